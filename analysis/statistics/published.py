@@ -233,8 +233,10 @@ def _tested(
         raise FolderError(f"{study.folder}: a claim names levels of no single axis: {claims[0]}")
     for others, part in _combinations(study, frame, axis):
         by_level = {str(level): rows.set_index("seed") for level, rows in part.groupby(axis, sort=False)}
-        pairs = (pair for claim in claims for pair in _pairs(claim, study.axes[axis], by_level))
-        yield others, tuple(pairs)
+        about = [claim for claim in claims if claim.about(others)]
+        pairs = (pair for claim in about for pair in _pairs(claim, study.axes[axis], by_level))
+        if about:
+            yield others, tuple(pairs)
 
 
 def _pairs(claim: Claim, levels: Iterable[str], by_level: dict[str, pd.DataFrame]) -> Iterator[ClaimedPair]:

@@ -34,7 +34,7 @@ def published_tables(study: Study) -> list[Table]:
     """
     values, results = published_values(study), claim_results(study)
     tables = [_value_table(study, values)] if values else []
-    return [*tables, _claim_table(results)] if results else tables
+    return [*tables, _claim_table(study, results, alone=not values)] if results else tables
 
 
 @arguments.checked
@@ -115,9 +115,12 @@ def _value_notes(values: Sequence[PublishedValue]) -> str:
     )
 
 
-def _claim_table(results: Sequence[ClaimResult]) -> Table:
+def _claim_table(study: Study, results: Sequence[ClaimResult], *, alone: bool) -> Table:
+    """Return the table of verdicts, which names the study if it stands `alone`."""
+    assert study.published is not None
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    table.title = "What the paper concludes"
+    of_study = f"{study.name} beside {study.published.source}: what the paper concludes"
+    table.title = shown(of_study) if alone else "What the paper concludes"
     table.caption = (
         "pairs: hold / do not hold / cannot be told. Differences are paired by seed, the higher level minus the lower, "
         "with 95 % t intervals; p is that of Student's t, corrected for "

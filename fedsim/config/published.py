@@ -17,7 +17,8 @@ Axes = Mapping[str, Iterable[str]]
 """The levels of each axis of a study."""
 REST = "*"
 """In a claim: all levels that it does not name."""
-_CLAIM = re.compile(r"\s*(?P<column>\w+)\s*:(?P<order>.*)", re.DOTALL)
+_CLAIM = re.compile(r"\s*(?P<column>\w+)\s*:(?P<order>.*?)(?:\sfor\s(?P<where>[^<>:]*))?", re.DOTALL)
+_WHERE = re.compile(r"\s*([\w]+)\s*=\s*([\w.-]+)\s*")
 _SAME = re.compile(r"(?P<first>[^=<>]+)=(?P<second>[^=<>±]+)±\s*(?P<within>[0-9.]+)\s*")
 _GRAMMAR = 'such as "std_percent: fedfv < qffl1, qffl5 < *" or "mean_percent: fedfv = fedavg ± 2"'
 
@@ -32,6 +33,12 @@ class Claim:
     """Levels by rising values: each value of a group is below each of the next group."""
     within: float | None = None
     """If set, the two levels differ by at most so much, and have no order."""
+    where: tuple[tuple[str, str], ...] = ()
+    """Other axes and their levels, if the claim is made for these levels alone."""
+
+    def about(self, others: Mapping[str, str]) -> bool:
+        """Return whether the claim is made for these levels of the other axes."""
+        return all(others.get(axis) == level for axis, level in self.where)
 
 
 def _pair(value: Any) -> Any:
@@ -126,6 +133,11 @@ def _no_column(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown_levels(claim: Claim, axes: Axes) -> Iterable[str]:
+    for axis, level in claim.where:
+        if axis not in axes:
+            yield f"for {axis}={level}: there is no axis {axis!r}{closest(axis, axes)}"
+        elif level not in axes[axis]:
+            yield f"for {axis}={level}: there is no level {level!r}{closest(level, axes[axis])}"
     named = [level for group in claim.groups for level in group if level != REST]
     if axis_of(claim, axes) is None:
         every = [level for levels in axes.values() for level in levels]
@@ -142,14 +154,17 @@ def axis_of(claim: Claim, axes: Axes) -> str | None:
 
 
 def parse_claim(text: str) -> Claim:
-    """Read `column: a < b, c < *`, the same with `>`, or `column: a = b ± 2`. Raises ValueError."""
+    """Read `column: a < b, c < *`, the same with `>`, or `column: a = b ± 2`. Raises ValueError.
+
+    `for axis=level` may follow, several with commas.
+    """
     match = _CLAIM.fullmatch(text)
     if match is None:
         raise ValueError(f"expected a column and an order of levels, {_GRAMMAR}, found {text!r}")
-    column, order = match["column"], match["order"]
+    column, order, where = match["column"], match["order"], _where(match["where"], text)
     if same := _SAME.fullmatch(order):
         pair = tuple((same[side].strip(),) for side in ("first", "second"))
-        return Claim(column, pair, float(same["within"]))
+        return Claim(column, pair, float(same["within"]), where)
     signs = set(re.findall("[<>=]", order))
     if len(signs) != 1 or "=" in signs:
         raise ValueError(f"expected an order by < or >, not both, {_GRAMMAR}, found {text!r}")
@@ -157,7 +172,15 @@ def parse_claim(text: str) -> Claim:
     named = [level for group in groups for level in group]
     if len(set(named)) < len(named):
         raise ValueError(f"expected each level once, found {text!r}")
-    return Claim(column, tuple(groups if signs == {"<"} else reversed(groups)))
+    return Claim(column, tuple(groups if signs == {"<"} else reversed(groups)), None, where)
+
+
+def _where(part: str | None, text: str) -> tuple[tuple[str, str], ...]:
+    """Read the axes and levels behind `for`. Raises ValueError."""
+    each = [_WHERE.fullmatch(one) for one in part.split(",")] if part is not None else []
+    if None in each:
+        raise ValueError(f'expected axis=level behind for, such as "x: a < b for data=iid", found {text!r}')
+    return tuple((match[1], match[2]) for match in each if match)
 
 
 def _levels(part: str, text: str) -> tuple[str, ...]:

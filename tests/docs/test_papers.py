@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import inputs
 from fedsim import analysis, study
@@ -18,26 +20,29 @@ from fedsim.config.data import federation
 from fedsim.config.load import Sets, load_config
 from fedsim.config.run import RunConfig
 from fedsim.config.study import load_study
+from fedsim.records.existing_run import differences
 from fedsim.runs.simulate import simulate
 from fedsim.studies.grid import Cell, cells_of
 from fedsim.training.network import build_network
 from few_images import write_few_images
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = sorted((ROOT / "examples" / "papers").glob("*_table*.toml"))
-"""Studies that repeat a table whole."""
+TABLES = sorted(
+    path
+    for path in (ROOT / "examples" / "papers").glob("*.toml")
+    if "_table" in path.stem or "_figure" in path.stem
+)
+"""Studies that repeat a table or a figure whole."""
 CONFIGS = sorted({*(ROOT / "examples" / "papers").glob("*.toml")} - {*TABLES})
 """Configurations that have an experiment's setting, with an arm for each rule."""
 _NARROW = ("model.channels=[4,4]", "model.hidden=[8,8]")
 SMALLER = {
-    "fedfv_mnist": ("model.channels=[4,4]", "model.hidden=[8]"),
     "fedmgda_cifar": _NARROW,
     "qffl_shakespeare": ("task.stride=100", "model.hidden=[8,8]"),
 }
 """What keeps a test short, and what is possible with a tenth of the images."""
 # configuration: clients, samples for training and for testing of the smallest and the largest client, parameters
 SIZES = {
-    "fedfv_mnist": (200, (240, 240), (30, 30), 608_702 - 52 * 513),
     "fedmdfg_fashion": (5, (6000, 18_000), (1000, 3000), 199_210),
     "fedmgda_fashion": (100, (480, 480), (60, 60), 21_840),
 }
@@ -45,6 +50,7 @@ SIZES = {
 
 TABLE_SIZES = {
     "fedfv_table2": (100, (400, 400), (50, 50), 656_810),
+    "fedfv_figure2_mnist": (200, (240, 240), (30, 30), 608_702 - 52 * 513),
     "fedfv_table3": (3, (5600, 5600), (700, 700), 2_355),
     "fedfv_table4": (3, (5600, 5600), (700, 700), 2_355),
     "fedlf_table1_fashion": (100, (10, 6_000), (1, 1_000), 199_210),  # bounds: each seed draws its own shares
@@ -52,9 +58,15 @@ TABLE_SIZES = {
     "fedlf_table2": (100, (500, 500), (100, 100), 797_962),
     "fedlf_table3": (100, (600, 600), (100, 100), 199_210),
     "fedmgda_table7": (2, (330, 25_718), (181, 16_100), 200),
+    "fedmgda_figure1": (100, (400, 400), (50, 50), 797_962),
+    "fedmgda_figure5": (100, (480, 480), (60, 60), 21_840),
+    "qffl_figure10": (100, (40, 1_000), (5, 120), 610),
     "qffl_table1": (100, (40, 1_000), (5, 120), 610),  # bounds: each seed draws its own sizes
     "qffl_table10": (100, (40, 1_000), (5, 120), 610),
     "qffl_table1_vehicle": (23, (5, 428), (1, 53), 202),
+    "qffl_table6": (100, (40, 1_000), (5, 120), 610),
+    "qffl_table6_vehicle": (23, (5, 428), (1, 53), 202),
+    "qffl_table12_vehicle": (23, (5, 428), (1, 53), 202),
     "qffl_table2_adult": (2, (413, 32_148), (181, 16_100), 200),
     "qffl_table2_fashion": (3, (6000, 6000), (1000, 1000), 2_355),
 }
@@ -137,6 +149,36 @@ TABLE_CAPTIONS: dict[str, dict[str, Any]] = {
         "task.clients": 100, "task.alpha": 1, "task.beta": 1, "pacing.clients": 10, "train.batch_size": 10,
         "train.lr": 0.1, "train.epochs": 1, "task.fractions": [0.8, 0.1, 0.1], "model.name": "softmax",
     },
+    "fedfv_figure2_mnist": {
+        "task.name": "mnist", "task.clients": 200, "pacing.clients": 20, "partition.shards_per_client": 2,
+        "train.batch_size": "full", "train.lr": 0.1, "train.epochs": 1, "stop.steps": 1000, "evaluate.every_steps": 50,
+    },
+    "fedmgda_figure1": {
+        "task.name": "cifar10", "task.clients": 100, "pacing.clients": 10, "partition.name": {"shards", "iid"},
+        "train.batch_size": 10, "train.lr": 0.01, "train.epochs": 1, "stop.steps": 2000, "algorithm.normalise": False,
+        "algorithm.epsilon": {0.0, 0.05, 0.1, 0.5, 1.0}, "algorithm.server_lr": 1.0, "algorithm.decay": 1.0,
+    },
+    "fedmgda_figure5": {
+        "task.name": "fashion_mnist", "task.clients": 100, "pacing.clients": 10, "partition.name": {"shards", "iid"},
+        "train.batch_size": 10, "train.lr": 0.01, "train.epochs": 1, "stop.steps": 2000, "algorithm.normalise": False,
+        "algorithm.epsilon": {0.0, 0.05, 0.1, 0.5, 1.0}, "algorithm.server_lr": 1.0, "algorithm.decay": 1.0,
+    },
+    "qffl_figure10": {
+        "task.clients": 100, "pacing.clients": 10, "train.batch_size": {10, "full"}, "train.lr": 0.1, "train.epochs": 1,
+        "task.fractions": [0.8, 0.1, 0.1], "task.variant": {"iid", "hybrid", "noniid"}, "algorithm.q": 1.0,
+    },
+    "qffl_table6": {
+        "task.clients": 100, "task.alpha": 1, "task.beta": 1, "pacing.clients": 10, "train.batch_size": 10,
+        "train.lr": 0.1, "train.epochs": 1, "task.fractions": [0.8, 0.1, 0.1], "evaluate.split": "train",
+    },
+    "qffl_table6_vehicle": {
+        "task.clients": 23, "pacing.clients": 10, "train.batch_size": 64, "train.epochs": 1, "train.loss": "hinge",
+        "task.fractions": [0.8, 0.1, 0.1], "evaluate.split": "train", "selection.name": {"weighted", "uniform"},
+    },
+    "qffl_table12_vehicle": {
+        "task.clients": 23, "pacing.clients": 10, "train.batch_size": 64, "train.epochs": 1, "train.loss": "hinge",
+        "task.fractions": [0.8, 0.1, 0.1], "algorithm.q": {None, 0.001, 0.01, 0.1, 1.0, 2.0, 5.0, 10.0},
+    },
     "qffl_table1_vehicle": {
         "task.clients": 23, "pacing.clients": 10, "train.batch_size": 64, "train.epochs": 1, "train.loss": "hinge",
         "task.fractions": [0.8, 0.1, 0.1], "model.name": "softmax", "selection.name": {"weighted", "uniform"},
@@ -156,26 +198,50 @@ TABLE_CAPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _FEDLF_TABLE: list[dict[str, Any]] = [
     {"name": "fedavg"}, {"name": "qfedavg", "q": 0.1}, {"name": "fedavg"}, {"name": "afl"}, {"name": "fedavg"},
-    {"name": "fedfv"}, {"name": "drfl"}, {"name": "fedfa", "form": "gfedplat"}, {"name": "fedgini"}, {"name": "fedavg"},
+    {"name": "fedfv"}, {"name": "fedfv_released"}, {"name": "drfl"}, {"name": "fedfa", "form": "gfedplat"}, {"name": "fedgini"}, {"name": "fedavg"},
     {"name": "fedmgda_plus"}, {"name": "fedmdfg"}, {"name": "fedlf", "lengths": "raw"},
 ]  # fmt: skip
 TABLE_ARMS: dict[str, list[dict[str, Any]]] = {
     "fedfv_table2": [
         {"name": "fedavg"}, *({"name": "qfedavg", "q": q, "losses": "before"} for q in (0.1, 0.2, 1, 2, 5)),
         {"name": "qfedavg", "q": 5, "losses": "after"}, {"name": "fedfa", "beta": 0.5, "gamma": 0.5},
-        *({"name": "fedmgda_plus", "epsilon": epsilon} for epsilon in (0.01, 0.05, 0.1, 0.5, 1)),
+        *({"name": "fedmgda_plus", "epsilon": epsilon, "server_lr": 0.1} for epsilon in (0.01, 0.05, 0.1)),
+        {"name": "fedmgda_plus", "epsilon": 0.1, "server_lr": 1.0},
+        *({"name": "fedmgda_plus", "epsilon": epsilon, "server_lr": 0.1} for epsilon in (0.5, 1)),
         *({"name": "fedfv", "alpha": alpha, "tau": 0} for alpha in (0.1, 0.2, 0.5)),
         *({"name": "fedfv", "alpha": 0.1, "tau": tau} for tau in (1, 3, 10)),
+        {"name": "fedfv_released", "alpha": 0.1, "tau": 10},
     ],
     "fedlf_table1_fashion": [*_FEDLF_TABLE, {"name": "fedlf", "lengths": "equal"}, {"name": "fedlf_released"}],
     "fedlf_table1_cifar": [*_FEDLF_TABLE, {"name": "fedlf", "lengths": "equal"}, {"name": "fedlf_released"}],
-    "fedlf_table2": _FEDLF_TABLE,
+    "fedlf_table2": [row for row in _FEDLF_TABLE if row != {"name": "fedfv_released"}],
     "fedlf_table3": [
         {"name": "fedlf", "lengths": "raw"}, {"name": "fedlf", "lengths": "equal"},
         {"name": "fedavg", "weighting": "uniform"}, {"name": "fedlf", "level": "model"},
         {"name": "fedlf", "level": "slices"}, {"name": "fedlf", "fair_row": "none"},
         {"name": "fedlf", "fair_row": "unit"}, {"name": "fedlf", "absent": "none"},
         {"name": "fedlf", "absent": "previous"}, {"name": "fedlf", "absent": "all"},
+    ],
+    "fedfv_figure2_mnist": [
+        {"name": "fedavg"}, {"name": "qfedavg", "q": 1}, {"name": "fedfa", "beta": 0.5, "gamma": 0.5},
+        {"name": "fedmgda_plus", "epsilon": 0.1}, {"name": "fedfv", "alpha": 0.1, "tau": 0},
+        {"name": "fedfv", "alpha": 0.2, "tau": 3},
+    ],
+    "fedmgda_figure1": [{"name": "fedmgda_plus", "epsilon": epsilon} for epsilon in (0.0, 0.05, 0.1, 0.5, 1.0)],
+    "fedmgda_figure5": [{"name": "fedmgda_plus", "epsilon": epsilon} for epsilon in (0.0, 0.05, 0.1, 0.5, 1.0)],
+    "qffl_figure10": [{"name": "qfedavg", "q": 1}, {"name": "qfedsgd", "q": 1}],
+    "qffl_table6": [
+        {"name": "fedavg", "weighting": "uniform"}, {"name": "fedavg", "weighting": "uniform"},
+        {"name": "qfedavg", "q": 1},
+    ],
+    "qffl_table6_vehicle": [
+        {"name": "fedavg", "weighting": "uniform"}, {"name": "fedavg", "weighting": "uniform"},
+        {"name": "qfedavg", "q": 5, "reduction": "mean"}, {"name": "fedavg", "weighting": "uniform"},
+        {"name": "fedavg", "weighting": "uniform"}, {"name": "qfedavg", "q": 5, "reduction": "sum"},
+    ],
+    "qffl_table12_vehicle": [
+        {"name": "fedavg", "weighting": "uniform"},
+        *({"name": "qfedavg", "q": q, "reduction": "sum"} for q in (0.001, 0.01, 0.1, 1, 2, 5, 10)),
     ],
     "qffl_table1_vehicle": [
         {"name": "fedavg", "weighting": "uniform"}, {"name": "fedavg", "weighting": "uniform"},
@@ -218,13 +284,20 @@ TABLE_ARMS: dict[str, list[dict[str, Any]]] = {
 """The rows of each table, in its order."""
 PUBLISHED_SUMS = {
     "fedfv_table2": {
-        "mean_percent": 893.3,
-        "std_percent": 213.29,
-        "worst5_percent": 474.8,
-        "best5_percent": 1300.56,
+        "mean_percent": 893.3 + 45.52 + 50.42,
+        "std_percent": 213.29 + 11.32 + 9.7,
+        "worst5_percent": 474.8 + 24.32 + 32.24,
+        "best5_percent": 1300.56 + 68.48 + 69.68,
     },
-    "fedlf_table1_fashion": {"mean_percent": 3813.8, "angle_rad": 6.095},
-    "fedlf_table1_cifar": {"mean_percent": 2928.8, "angle_rad": 9.974},
+    "fedlf_table1_fashion": {"mean_percent": 3813.8 + 253.9, "angle_rad": 6.095 + 0.432},
+    "fedlf_table1_cifar": {"mean_percent": 2928.8 + 193.1, "angle_rad": 9.974 + 0.788},
+    "fedfv_figure2_mnist": {"mean_percent": 419.75, "std_percent": 148.41, "worst5_percent": 127.4},
+    "fedmgda_figure1": {},
+    "fedmgda_figure5": {},
+    "qffl_figure10": {},
+    "qffl_table6": {"mean_over_samples_percent": 244.1, "worst10_percent": 108.0, "variance_percent2": 1255},
+    "qffl_table6_vehicle": {"mean_over_samples_percent": 525.2, "worst10_percent": 334.8, "variance_percent2": 1070},
+    "qffl_table12_vehicle": {"mean_over_samples_percent": 175.0, "worst10_percent": 112.9, "variance_percent2": 339},
     "fedlf_table2": {"mean_percent": 612.5, "angle_rad": 4.328},
     "fedlf_table3": {"mean_percent": 1615.6, "angle_rad": 2.008},
     "qffl_table10": {
@@ -247,6 +320,10 @@ PUBLISHED_SUMS = {
 }
 """Sums over the rows of columns of the printed tables, added by hand."""
 PRINTED = {
+    "qffl_table12_vehicle": ROOT / "docs" / "papers" / "qffl_more.md",
+    "qffl_figure10": ROOT / "docs" / "papers" / "qffl_more.md",
+    "qffl_table6_vehicle": ROOT / "docs" / "papers" / "qffl_more.md",
+    "qffl_table6": ROOT / "docs" / "papers" / "qffl_more.md",
     "qffl_table1_vehicle": ROOT / "docs" / "papers" / "qffl.md",
     "fedfv_table4": ROOT / "docs" / "papers" / "fedfv.md",
     "qffl_table2_adult": ROOT / "docs" / "papers" / "qffl.md",
@@ -301,6 +378,7 @@ def test_published_values_are_those_of_the_paper(path: Path) -> None:
 
 STRIDES = {
     "fedfv_table2": 3, "fedlf_table1_fashion": 4, "fedlf_table1_cifar": 76, "fedlf_table2": 27, "fedlf_table3": 13,
+    "fedfv_figure2_mnist": 7, "fedmgda_figure1": 20, "fedmgda_figure5": 3, "qffl_table12_vehicle": 3,
 }  # fmt: skip
 """Where a table has many rows or a large model, every so many of its cells run."""
 
@@ -344,6 +422,42 @@ def _printed(page: Path, name: str) -> tuple[str, str]:
 
 def _numbers(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?", text)]
+
+
+RESULTS = ROOT / "docs" / "papers" / "results"
+"""The results of the tables that were run, a folder for each."""
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RESULTS.iterdir()))
+def test_a_page_prints_what_its_results_say(name: str) -> None:
+    opened, (page,) = analysis.open_study(RESULTS / name), _pages(name)
+    console = Console(width=118, file=StringIO())
+    for table in analysis.published_tables(opened):
+        console.print(table)
+    assert isinstance(console.file, StringIO)
+    again = "\n".join(line.rstrip() for line in console.file.getvalue().strip().splitlines())
+    values, verdicts = _printed(page, name)
+    assert values.rstrip() in again
+    assert verdicts.rstrip() in again
+    if opened.digest:
+        assert f"`{opened.digest[:16]}`" in page.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RESULTS.iterdir()))
+def test_results_are_those_of_the_settings(name: str) -> None:
+    """A changed file of settings makes its results and its page stale."""
+    paths = ROOT / "examples" / "papers" / f"{name}.toml", RESULTS / name / "study.toml"
+    ours, theirs = ({cell.folder: cell.config for cell in cells_of(load_study(p), p.name)} for p in paths)
+    for folder, config in theirs.items():
+        assert folder in ours
+        assert list(differences(config, ours[folder])) == []
+    assert load_study(paths[0]).published == load_study(paths[1]).published
+
+
+def _pages(name: str) -> list[Path]:
+    """Return the pages that print a table."""
+    pages = sorted((ROOT / "docs" / "papers").glob("*.md"))
+    return [page for page in pages if f"```\n{name} beside " in page.read_text()]
 
 
 @pytest.mark.tables

@@ -35,10 +35,10 @@ FILES = {
 }
 """The files of each task that is read from a folder; other tasks need none."""
 DOWNLOADED_BY = {
-    "fashion_mnist": "examples/fashion_mnist.toml",
-    "mnist": "examples/papers/fedfv_mnist.toml",
+    "fashion_mnist": "fedsim plan examples/fashion_mnist.toml",
+    "mnist": "fedsim study examples/papers/fedfv_figure2_mnist.toml --dry-run",
 }
-"""A configuration of each task whose files fedsim downloads itself."""
+"""A command for each task whose files fedsim downloads itself."""
 
 
 def missing(task: str) -> str | None:
@@ -47,7 +47,7 @@ def missing(task: str) -> str | None:
     if not names:
         return None
     if task in DOWNLOADED_BY:
-        get = f"`fedsim plan {DOWNLOADED_BY[task]}` in the clone's folder downloads them"
+        get = f"`{DOWNLOADED_BY[task]}` in the clone's folder downloads them"
     else:
         get = "docs/tasks.md says where to get them"
     return f"no {names} in {DATA}: {get}; FEDSIM_DATA names another folder"

@@ -63,6 +63,19 @@ def test_an_order_is_tested_pair_by_pair_at_each_level_of_the_other_axes(tmp_pat
     assert (results[0].count("holds"), results[1].count("does not hold")) == (2, 2)
 
 
+def test_a_claim_for_some_levels_is_tested_there_alone(tmp_path: Path) -> None:
+    orders = ["mean_percent: fedavg > fedfv for softmax=two", "std_percent: fedavg < fedfv"]
+    study = study_of(tmp_path, claims={"both": orders, "one": orders[0]})
+    found = analysis.claim_results(study)
+    results = [(r.text, r.others["softmax"], [pair.column for pair in r.pairs]) for r in found]
+    assert found[2].verdict == "holds"
+    assert results == [
+        ("both", "one", ["std_percent"]),
+        ("both", "two", ["mean_percent", "std_percent"]),
+        ("one", "two", ["mean_percent"]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("within", "verdict"), [(6.0, "holds"), (2.0, "does not hold"), (4.05, "cannot be told")]
 )

@@ -50,6 +50,39 @@ def test_a_claim_is_an_order_or_an_equality(text: str, groups: Any, within: floa
 
 
 @pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("x: a < b", ()),
+        ("x: a < b for data=iid", (("data", "iid"),)),
+        ("x: a < b, c for lr = 0.1 , data= non-iid", (("lr", "0.1"), ("data", "non-iid"))),
+        ("x: for < form", ()),
+    ],
+)
+def test_a_claim_may_be_made_for_some_levels_alone(text: str, where: Any) -> None:
+    claim = parse_claim(text)
+    assert claim.where == where
+    assert claim.about(dict(where) | {"other": "level"})
+    assert claim.about({}) == (not where)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "std_percent: fedavg < fedfv for lrate=low",
+            "for lrate=low: there is no axis 'lrate'; known: lr, rule",
+        ),
+        ("std_percent: fedavg < fedfv for lr=lo", "for lr=lo: there is no level 'lo'; did you mean 'low'?"),
+        ("std_percent: fedavg < fedfv for low", "expected axis=level behind for"),
+    ],
+)
+def test_levels_behind_for_are_those_of_the_study(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        study(claims={"C": text})
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
     "text",
     ["a < b", "x: a", "x: a < b > c", "x: a = b", "x: a < ", "x: < b", "x: a < b < a", "x: a <= b", "x:"],
 )
