@@ -50,6 +50,7 @@ def place(tmp_path: Path, runs: Path) -> Path:
     """A folder that looks like a checkout, with nothing in it that a run could overwrite."""
     for name in ("examples", "scenarios", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "docs" / "papers" / "results", tmp_path / "docs" / "papers" / "results")
     shutil.copytree(runs, tmp_path / "runs")
     return tmp_path
 

@@ -198,8 +198,8 @@ TABLE_CAPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _FEDLF_TABLE: list[dict[str, Any]] = [
     {"name": "fedavg"}, {"name": "qfedavg", "q": 0.1}, {"name": "fedavg"}, {"name": "afl"}, {"name": "fedavg"},
-    {"name": "fedfv"}, {"name": "fedfv_released"}, {"name": "drfl"}, {"name": "fedfa", "form": "gfedplat"}, {"name": "fedgini"}, {"name": "fedavg"},
-    {"name": "fedmgda_plus"}, {"name": "fedmdfg"}, {"name": "fedlf", "lengths": "raw"},
+    {"name": "fedfv"}, {"name": "fedfv_released"}, {"name": "drfl"}, {"name": "fedfa", "form": "gfedplat"},
+    {"name": "fedgini"}, {"name": "fedavg"}, {"name": "fedmgda_plus"}, {"name": "fedmdfg"}, {"name": "fedlf", "lengths": "raw"},
 ]  # fmt: skip
 TABLE_ARMS: dict[str, list[dict[str, Any]]] = {
     "fedfv_table2": [
@@ -296,8 +296,16 @@ PUBLISHED_SUMS = {
     "fedmgda_figure5": {},
     "qffl_figure10": {},
     "qffl_table6": {"mean_over_samples_percent": 244.1, "worst10_percent": 108.0, "variance_percent2": 1255},
-    "qffl_table6_vehicle": {"mean_over_samples_percent": 525.2, "worst10_percent": 334.8, "variance_percent2": 1070},
-    "qffl_table12_vehicle": {"mean_over_samples_percent": 175.0, "worst10_percent": 112.9, "variance_percent2": 339},
+    "qffl_table6_vehicle": {
+        "mean_over_samples_percent": 525.2,
+        "worst10_percent": 334.8,
+        "variance_percent2": 1070,
+    },
+    "qffl_table12_vehicle": {
+        "mean_over_samples_percent": 175.0,
+        "worst10_percent": 112.9,
+        "variance_percent2": 339,
+    },
     "fedlf_table2": {"mean_percent": 612.5, "angle_rad": 4.328},
     "fedlf_table3": {"mean_percent": 1615.6, "angle_rad": 2.008},
     "qffl_table10": {
