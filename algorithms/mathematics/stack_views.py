@@ -19,7 +19,7 @@ def scaled(stack: Stack, factors: Floats) -> Stack:
 
 
 def selected(stack: Stack, rows: NDArray[np.intp], m: int) -> Stack:
-    """Return the stack of some rows, the first `m` of them present."""
+    """Return the stack of some rows, the first `m` of them present, none replaced."""
     columns: dict[str, Any] = {
         name: getattr(stack, name)[rows]
         for name in (
@@ -32,10 +32,11 @@ def selected(stack: Stack, rows: NDArray[np.intp], m: int) -> Stack:
             "online",
             "losses_after",
             "accuracies_after",
+            "inclusion",
         )
         if getattr(stack, name) is not None
     }
-    return replace(stack, grams=stack.grams[:, rows[:, None], rows[None, :]], m=m, **columns)
+    return replace(stack, grams=stack.grams[:, rows[:, None], rows[None, :]], m=m, replaced=0, **columns)
 
 
 def spread(direction: Direction, rows: NDArray[np.intp], n: int) -> Direction:

@@ -23,7 +23,7 @@ def compared(history: GradientHistory, decision: Decision, clients: Ints, rows: 
     Inner products are taken in float64, one row at a time: their bits depend on no other row.
     """
     stack = decision.stack
-    at = _last_rows(stack.clients, clients)
+    at = _last_rows(stack.clients[: stack.remembered.stop], clients)
     known, slots = at >= 0, decision.slots[at]
     weights = np.atleast_2d(decision.direction.weights).max(axis=0)
     share = np.where(np.arange(stack.n) < stack.m, 1.0 / stack.m, 0.0)

@@ -43,14 +43,17 @@ class Combined(Generic[Rows]):
 
 
 class Given(TypedDict, total=False):
-    """What may be said about the updates of `combine`; the first eight are by row, `[n]`."""
+    """What may be said about the updates of `combine`; those before `blocks` are by row, `[n]`."""
 
     n_samples: ArrayLike | None
     """Training samples of the client; by default 1."""
     clients: ArrayLike | None
     """The clients' numbers; by default all different."""
     ages: ArrayLike | None
-    """Steps since the row was received; at least 1 marks the remembered last update of an absent client. Default 0."""
+    """Steps since the row was received; at least 1 marks the remembered last update of a client. Default 0. Rules that
+    need replaced rows take that of a client with a present row too."""
+    inclusion: ArrayLike | None
+    """Probability that the client was chosen when its job was dispatched; by default unknown."""
     online: ArrayLike | None
     """Whether the client is online; by default those of present rows are."""
     staleness: ArrayLike | None
@@ -169,11 +172,12 @@ def _stack(
 ) -> tuple[Stack, torch.Tensor, NDArray[np.intp]]:
     """Return the stack, the rows in its order, and that order."""
     table = _table(len(rows), arguments)
-    order = _present_first(table["clients"], table["ages"])
+    order = _in_groups(table["clients"], table["ages"], replaced=algorithm.needs.replaced)
     table = {name: column[order] for name, column in table.items()}
     if not np.array_equal(order, np.arange(len(rows))):
         rows = rows[torch.from_numpy(order).to(rows.device)]
     m, scalars = int((table["ages"] == 0).sum()), _scalars(arguments, table)
+    scalars["replaced"] = int(np.isin(table["clients"][m:], table["clients"][:m]).sum())
     used: Blocks = {"none": [], "model": [(0, rows.shape[1])], "blocks": spans}[algorithm.needs.gram]
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
         grams = block_products(rows, rows, used)
@@ -333,6 +337,7 @@ def _table(n: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "staleness": _column(arguments, "staleness", zeros, least=0),
         "online": _column(arguments, "online", ages == 0),
         "participations": _column(arguments, "participations", _counts(clients), least=1),
+        "inclusion": _column(arguments, "inclusion", unknown),
         **{name: _column(arguments, name, unknown) for name in after},
     }
 
@@ -342,18 +347,22 @@ def _counts(clients: Ints) -> Ints:
     return np.asarray(counts[inverse], dtype=np.int64)
 
 
-def _present_first(clients: Ints, ages: Ints) -> NDArray[np.intp]:
-    """Return the order that puts present rows first, else unchanged; refuse a client in both parts."""
+def _in_groups(clients: Ints, ages: Ints, *, replaced: bool) -> NDArray[np.intp]:
+    """Return the order of present, remembered and replaced rows, else unchanged; refuse other second rows of a client.
+
+    A remembered row of a client that is present too is refused, unless it may be `replaced`.
+    """
     if ages.min() > 0:
         raise ConfigError("argument 'ages': expected at least one present row, of age 0, found none")
-    remembered = clients[ages > 0]
-    twice = np.isin(remembered, clients[ages == 0]) | (_counts(remembered) > 1)
+    kept = ages > 0
+    beside = kept & np.isin(clients, clients[~kept])
+    twice = (_counts(np.where(kept, clients, -1 - np.arange(len(clients)))) > 1) | (beside & (not replaced))
     if twice.any():
         raise ConfigError(
-            f"argument 'ages': client {remembered[twice][0]} has a remembered row beside another row; "
+            f"argument 'ages': client {clients[twice][0]} has a remembered row beside another row; "
             "expected only its last update"
         )
-    return np.argsort(ages > 0, kind="stable")
+    return np.argsort(kept * 1 + beside, kind="stable")
 
 
 def _scalars(arguments: Mapping[str, Any], table: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

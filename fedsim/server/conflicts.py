@@ -23,7 +23,7 @@ _REMOVED = ("projection_removed", "external_removed")
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Conflicts of one step, with L blocks and n rows, the first m of them present."""
+    """Conflicts of one step, with L blocks and n rows, the first m of them present and the others remembered."""
 
     m: int
     weights: Floats
@@ -65,11 +65,12 @@ def diagnose(stack: Stack, direction: Direction, whole: Floats | None = None) ->
     else:
         (along,), (square,) = _inner(whole[None], table[:1])
     shares = [direction.diagnostics[name] for name in _REMOVED if name in direction.diagnostics]
+    n = stack.remembered.stop  # replaced rows are of clients that are compared already
     return Diagnosis(
         m=stack.m,
-        weights=table,
-        cosines=_cosines(along, square, whole.diagonal()),
-        block_cosines=_cosines(inner, squares[:, None], stack.grams.diagonal(axis1=1, axis2=2)),
+        weights=table[:, :n],
+        cosines=_cosines(along, square, whole.diagonal())[:n],
+        block_cosines=_cosines(inner, squares[:, None], stack.grams.diagonal(axis1=1, axis2=2))[:, :n],
         conflicting_pairs=int((np.triu(whole[: stack.m, : stack.m], 1) < 0).sum()),
         projection_removed=max(shares, default=math.nan),
     )
@@ -81,17 +82,17 @@ def each_row(stack: Stack, diagnosis: Diagnosis, by_block: bool) -> dict[str, ND
 
     Block -1 is the whole model; its weight is the largest over all blocks.
     """
-    blocks = len(stack.grams) if by_block else 0
+    blocks, n = len(stack.grams) if by_block else 0, stack.remembered.stop
     squares = np.concatenate([stack.gram().diagonal()[None], stack.grams.diagonal(axis1=1, axis2=2)[:blocks]])
     weights = np.concatenate([diagnosis.weights.max(axis=0)[None], diagnosis.weights[:blocks]])
     cosines = np.concatenate([diagnosis.cosines[None], diagnosis.block_cosines[:blocks]])
     return {
-        "block": np.repeat(np.arange(-1, blocks), stack.n),
-        "client": np.tile(stack.clients, blocks + 1),
-        "age": np.tile(stack.ages, blocks + 1),
+        "block": np.repeat(np.arange(-1, blocks), n),
+        "client": np.tile(stack.clients[:n], blocks + 1),
+        "age": np.tile(stack.ages[:n], blocks + 1),
         "weight": weights.ravel(),
         "cosine": cosines.ravel(),
-        "norm": np.sqrt(np.maximum(squares, 0.0)).ravel(),
+        "norm": np.sqrt(np.maximum(squares[:, :n], 0.0)).ravel(),
     }
 
 

@@ -135,6 +135,9 @@ class GradientHistory:
         self.notes: dict[str, NDArray[Any]] = {}
         self.evicted = 0
         """Remembered rows evicted so far because the plan has room for fewer than the rule may ask for."""
+        self._keeps_replaced = needs.replaced
+        self._replaced: NDArray[np.bool_] = np.zeros(plan.slots, dtype=bool)
+        """[slots] remembered rows of clients that are present in the step being taken."""
         self._owed: NDArray[np.bool_] = np.zeros(plan.slots, dtype=bool)
         """[slots] rows whose inner products are not computed yet."""
         facts = {"client": self.client, "received": self.received, "received_us": self.received_us}
@@ -147,9 +150,13 @@ class GradientHistory:
         """Write the rows received by server step `step` over each client's remembered row; returns the slots.
 
         `rows` are k tensors [P] on any device, which are copied once; `notes` are arrays [k] to keep beside the rows by
-        name. The slots are valid until `settle`.
+        name. The slots are valid until `settle`, and so are the rows written over if the rule needs them.
         """
-        self.client[np.isin(self.client, clients)] = _FREE
+        replaced = np.isin(self.client, clients)
+        if self._keeps_replaced:
+            self._replaced |= replaced
+        else:
+            self.client[replaced] = _FREE
         slots = self._free(self.tiers[0], len(rows))
         self.tiers[0].write(slots, rows)
         self.client[slots], self.received[slots], self.received_us[slots] = clients, step, now_us
@@ -193,11 +200,16 @@ class GradientHistory:
         return tier.rows[slot - tier.first]
 
     def order(self, present: Ints) -> Ints:
-        """Return the slots of a step's Stack: the present rows, then the remembered ones by client."""
-        alive = self.client != _FREE
-        alive[present] = False
-        remembered = np.flatnonzero(alive)
-        return np.concatenate([present, remembered[np.argsort(self.client[remembered], kind="stable")]])
+        """Return the slots of a step's Stack: present rows, then remembered and replaced ones, each by client."""
+        others = self.client != _FREE
+        others[present] = False
+        groups = (np.flatnonzero(others & (self._replaced == last)) for last in (False, True))
+        return np.concatenate([present, *(slots[np.argsort(self.client[slots])] for slots in groups)])
+
+    @property
+    def replaced(self) -> int:
+        """Number of rows of this step's clients that were remembered before it; 0 unless the rule needs them."""
+        return int(np.count_nonzero(self._replaced))
 
     def grams_of(self, slots: Ints) -> Floats:
         """Return the Gram matrices of `slots`: `[L, n, n]` of the blocks, then the rule's matrix if it differs."""
@@ -232,6 +244,7 @@ class GradientHistory:
 
     def settle(self, present: Ints) -> None:
         """End a step: its rows become remembered ones, the last row of each client if it sent several."""
+        self.client[self._replaced], self._replaced[:] = _FREE, False
         if self.memory == 0:
             self.client[present] = _FREE
             return

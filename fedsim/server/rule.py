@@ -2,8 +2,9 @@
 
 A row is an update in descent orientation, `start - end` of one client's local training. It contains the local step
 size, so a step of the server is `params -= sum_i weights_i * row_i`. The first `m` rows are the updates of this step
-(present); the others are the last updates of clients that are absent from it (remembered). Rules never see the
-`[n, P]` rows themselves, only their inner products in each block of parameters (a layer: weight and bias).
+(present); the others are the last updates of clients that are absent from it (remembered), and, for rules that ask for
+them, the last ones before this step of clients that are present (replaced). Rules never see the `[n, P]` rows
+themselves, only their inner products in each block of parameters (a layer: weight and bias).
 """
 
 from __future__ import annotations
@@ -70,11 +71,22 @@ class Stack:
     """[n] training accuracy (a fraction) of the client's own trained model; None unless the rule declared `after`."""
     lr_decay: float = 1.0
     """Factor on the clients' learning rate per server step."""
+    inclusion: Floats | None = None
+    """[n] probability that the selector included the row's client when it dispatched the job, NaN where unknown; None
+    if no row has one."""
+    replaced: int = 0
+    """Number of replaced rows, the last ones, by client: each is what a client that is present now had sent last. 0
+    unless the rule declared `replaced`."""
 
     @property
     def n(self) -> int:
-        """Number of rows, present and remembered."""
+        """Number of rows: present, remembered and replaced."""
         return len(self.clients)
+
+    @property
+    def remembered(self) -> slice:
+        """The rows of absent clients."""
+        return slice(self.m, self.n - self.replaced)
 
     def gram(self) -> Floats:
         """Return the [n, n] Gram matrix of the whole model, the sum over blocks."""
@@ -139,10 +151,14 @@ class Needs:
     """The rule searches for the length of its step: present clients report their losses after trial steps."""
     gradients: bool = False
     """Each row must be one gradient step on all training samples of its client; anything else is refused."""
+    replaced: bool = False
+    """The remembered rows of clients that are present too, as they were before this step; needs a memory."""
 
     def __post_init__(self) -> None:
         if not self.memory >= 0:
             raise ConfigError(f"Needs(memory=...): expected a number of steps from 0, found {self.memory!r}")
+        if self.replaced and not self.memory:
+            raise ConfigError("Needs(replaced=True): expected a memory above 0, such as math.inf, found none")
 
 
 Weigh = Callable[[Stack, State], tuple[Direction, State]]

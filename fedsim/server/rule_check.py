@@ -65,7 +65,7 @@ def _check_weights(direction: Direction, stack: Stack, where: str) -> None:
     if len(shape) not in (1, 2) or shape[-1] != stack.n:
         raise RunError(
             f"{where}: expected weights [{stack.n}], one per row, or [blocks, {stack.n}], found shape {list(shape)}; "
-            f"rows are the {stack.m} updates of the step and {stack.n - stack.m} remembered ones"
+            f"rows are the {stack.m} updates of the step and {stack.n - stack.m} that the server kept"
         )
     keep = direction.keep
     if not isinstance(keep, (int, float, np.number)) or not np.isfinite(keep):

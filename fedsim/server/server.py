@@ -299,7 +299,7 @@ class Server:
         columns: dict[str, Any] = {
             "status": "still" if still else "applied",
             "direction_norm": norm,
-            "remembered": int(np.any(weights[:, stack.m :], axis=0).sum()),
+            "remembered": int(np.any(weights[:, stack.remembered], axis=0).sum()),
             "max_weight": float(weights.max()),
         }
         if len(stack.grams):
@@ -335,6 +335,7 @@ class Server:
             losses_after=notes["loss_after"] if after else None,
             accuracies_after=notes["accuracy_after"] if after else None,
             lr_decay=self.spec.lr_decay,
+            replaced=history.replaced,
         )
         return stack, replace(stack, grams=history.of_rule(grams))
 

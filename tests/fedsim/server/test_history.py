@@ -36,10 +36,11 @@ def history(
     gram: str = "blocks",
     rung: Rung = "float32",
     cap: int | None = None,
+    replaced: bool = False,
 ) -> GradientHistory:
     remembered = slots_needed(n_clients, cohort, memory) - cohort
     plan = HistoryPlan(cohort, remembered if cap is None else cap, rung, cap is not None)
-    needs = Needs(gram=gram, memory=memory)  # type: ignore[arg-type]
+    needs = Needs(gram=gram, memory=memory, replaced=replaced)  # type: ignore[arg-type]
     return GradientHistory(plan, BLOCKS, needs, torch.device("cpu"), torch.float64)
 
 
@@ -57,24 +58,31 @@ cohorts = st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=Tr
     memory=st.sampled_from([0, 1, 3, math.inf]),
     seed=st.integers(0, 99),
     rung=st.sampled_from(["float32", "bfloat16", "host_float32", "host_bfloat16"]),
+    wants_replaced=st.booleans(),
 )
 def test_it_remembers_what_the_definition_says(
-    cohorts: list[list[int]], memory: float, seed: int, rung: Rung
+    cohorts: list[list[int]], memory: float, seed: int, rung: Rung, wants_replaced: bool
 ) -> None:
     """Whatever the rung, products and sums are those of the rows that it keeps: the present ones, unchanged, and the
-    remembered ones, rounded where it rounds."""
-    kept = history(8, 4, memory, rung=rung)
+    remembered and replaced ones, rounded where it rounds."""
+    wants_replaced = wants_replaced and memory > 0
+    kept = history(8, 4, memory, rung=rung, replaced=wants_replaced)
     noise = torch.Generator().manual_seed(seed)
     last: dict[int, tuple[int, torch.Tensor]] = {}
     for step, clients in enumerate(cohorts):
         rows = torch.randn(len(clients), 11, generator=noise, dtype=torch.float64)
         present = receive(kept, step, clients, rows)
         slots = kept.order(present)
-        absent = sorted(c for c, (when, _) in last.items() if c not in clients and step - when <= memory)
-        assert kept.client[slots].tolist() == clients + absent
-        assert kept.received[slots].tolist() == [step] * len(clients) + [last[c][0] for c in absent]
+        recent = sorted(c for c, (when, _) in last.items() if step - when <= memory)
+        absent = [c for c in recent if c not in clients]
+        replaced = [c for c in recent if c in clients] if wants_replaced else []
+        assert kept.client[slots].tolist() == clients + absent + replaced
+        assert kept.replaced == len(replaced)
+        assert kept.received[slots].tolist() == [step] * len(clients) + [
+            last[c][0] for c in absent + replaced
+        ]
         assert kept.notes["loss"][slots].tolist() == kept.received[slots].tolist()
-        everything = torch.cat([rows, *(last[c][1][None] for c in absent)])
+        everything = torch.cat([rows, *(last[c][1][None] for c in absent + replaced)])
         for (a, b), gram in zip(BLOCKS, kept.grams_of(slots), strict=True):
             part = everything[:, a:b].numpy()
             np.testing.assert_allclose(gram, part @ part.T, rtol=1e-12, atol=1e-12)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedsim.common import plugins
-from fedsim.common.errors import RunError, SolverError
+from fedsim.common.errors import ConfigError, RunError, SolverError
 from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Needs
 from fedsim.server.server import Server, ServerSpec
@@ -583,6 +583,25 @@ def test_what_is_passed_around_is_frozen(module: str) -> None:
         assert made.__dataclass_params__.frozen, made  # type: ignore[attr-defined]
 
 
+def test_replaced_rows_need_a_memory() -> None:
+    with pytest.raises(ConfigError, match=r"Needs\(replaced=True\): expected a memory above 0"):
+        Needs(replaced=True)
+
+
+def test_records_are_about_present_and_absent_clients() -> None:
+    """A client that is present has one row in them, although the rule sees what it had sent before too."""
+    spec = ServerSpec("fedvarp", {}, 10, 100, 4, BLOCKS, conflicts="model")
+    made, updates = Server(spec, torch.zeros(P)), rows(3)
+    made.step(arrivals(0, [4, 1]), list(updates[:2]))
+    columns = made.step(arrivals(1, [1, 7]), list(updates[1:]))
+    assert columns["each"]["client"].tolist() == [1, 7, 4]
+    assert columns["remembered"] == 1
+    proposal = made.propose(arrivals(2, [4]), list(updates[:1]))
+    audited = made.audit(proposal, np.array([4, 7]), updates[:2])
+    assert audited is not None
+    assert audited["present"].tolist() == [True, False]
+
+
 def test_a_rule_needs_nothing_that_it_does_not_declare() -> None:
     assert asdict(Needs()) == {
         "gram": "none",
@@ -593,4 +612,5 @@ def test_a_rule_needs_nothing_that_it_does_not_declare() -> None:
         "slices": False,
         "search": False,
         "gradients": False,
+        "replaced": False,
     }

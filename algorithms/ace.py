@@ -1,0 +1,25 @@
+"""ACE: "All-Client Engagement" in asynchronous federated learning (arXiv 2511.19066), Algorithm 1; ACED with `max_age`.
+
+    w <- w - (1/K) Σ_all H_k
+
+at every arrival, so with `pacing.preset = "fedasync"`. H_k is the last update of client k, 0 before the first. ACED
+takes the mean over the clients whose last update is at most `max_age` steps old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from fedsim.algorithms.mifa import mifa
+from fedsim.server.rule import Algorithm
+
+
+def ace(*, max_age: Annotated[int | None, Field(ge=1)] = None) -> Algorithm:
+    """Average the last updates of all clients at each arrival, or of those heard from for `max_age` steps."""
+    if max_age is None:
+        return mifa(divisor="all")
+    recent = mifa(divisor="seen")
+    return replace(recent, needs=replace(recent.needs, memory=max_age))
