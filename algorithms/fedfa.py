@@ -24,7 +24,17 @@ from pydantic import Field
 from fedsim.algorithms.mathematics.rows import over_present, shares
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
-from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, Vectors, VectorStep, stateless
+from fedsim.server.rule import (
+    Algorithm,
+    Direction,
+    Floats,
+    Needs,
+    Stack,
+    StepFacts,
+    Vectors,
+    VectorStep,
+    stateless,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +90,7 @@ def _gfedplat(percent: Floats, frequencies: Floats, beta: float) -> Floats:
 def _momentum(gamma: float, server_lr: float, form: Form) -> VectorStep:
     fresh = 1.0 if form == "gfedplat" else 1 - gamma
 
-    def apply(direction: torch.Tensor, vectors: Vectors) -> tuple[torch.Tensor, Vectors]:
+    def apply(direction: torch.Tensor, vectors: Vectors, facts: StepFacts) -> tuple[torch.Tensor, Vectors]:
         momentum = fresh * direction
         if vectors:
             momentum = momentum + gamma * vectors["momentum"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedsim.common.errors import ConfigError
-from fedsim.server.rule import Algorithm, Direction, Stack, State, Vectors, VectorStep
+from fedsim.server.rule import Algorithm, Direction, Stack, State, StepFacts, Vectors, VectorStep
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +61,9 @@ class _Optimiser:
     def __init__(self, kind: Kind, lr: float, betas: tuple[float, float], tau: float) -> None:
         self.kind, self.lr, self.betas, self.tau = kind, lr, betas, tau
 
-    def __call__(self, direction: torch.Tensor, vectors: Vectors) -> tuple[torch.Tensor, Vectors]:
+    def __call__(
+        self, direction: torch.Tensor, vectors: Vectors, facts: StepFacts
+    ) -> tuple[torch.Tensor, Vectors]:
         beta = self.betas[0]
         fresh = direction if self.kind == "momentum" else (1 - beta) * direction
         first = fresh + beta * vectors["first"] if vectors else fresh

@@ -173,6 +173,14 @@ class Costs:
         """Return [k] the share of its local steps that each client does in job number `nths` [k], from 0."""
         return self.completeness.shares(self.seed, clients, nths, self.steps[clients], self.epochs)
 
+    def steps_done(self, clients: Ints, shares: Floats) -> Ints:
+        """Return [k] the local steps of jobs that do these shares of their steps: rounded down, and at least one."""
+        whole = self.steps[clients]
+        done = np.minimum(
+            np.floor(shares * whole + 1e-9), np.ceil(shares * self.epochs) * (whole // self.epochs)
+        )
+        return np.where(shares == 1.0, whole, np.maximum(done, 1)).astype(np.int64)
+
     def of(self, clients: Ints, nths: Ints, shares: Floats) -> Work:
         """Return the work of one job for each client; `shares` [k] are of its local steps."""
         work, jitter = self.work, self.jitter.slowness(self.seed, clients, nths)

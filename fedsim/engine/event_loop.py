@@ -303,6 +303,7 @@ class EventLoop:
             clients=clients,
             staleness=staleness,
             n_samples=self.plan.facts.n_samples[clients],
+            local_steps=self.plan.costs.steps_done(clients, cohort.shares),
             online=np.flatnonzero(self.world.online(run_state.now_us)),
             present=present,
             now_us=run_state.now_us,

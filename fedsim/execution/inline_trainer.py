@@ -52,7 +52,7 @@ class InlineTrainer:
 
     def submit(self, cohort: Cohort) -> None:
         """Keep the start parameters of the jobs."""
-        self._submit(cohort, self.server.params)
+        self._submit(cohort, self.server.sent)
 
     def _submit(self, cohort: Cohort, params: Tensor) -> None:
         self._starts[int(cohort.versions[0])] = params
@@ -83,7 +83,7 @@ class InlineTrainer:
                 self._early[job] = reports.part(slice(i, i + 1)), rows[i]
 
     def _rows(self, k: int) -> Tensor:
-        return torch.empty(k, len(self.server.params), device=self.bench.device)
+        return torch.empty(k, self.bench.columns, device=self.bench.device)
 
     def _train(self, cohort: Cohort, rows: Tensor) -> Reports:
         """Train jobs, each from its own version, and write their updates into `rows` [k, P]."""
@@ -134,9 +134,10 @@ class InlineTrainer:
             for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
                 self._memories.settle(job, client)
         arrivals = replace(arrivals, reports=reports)
-        before, proposal = self.server.params, self.server.propose(arrivals, rows)
+        before = self.server.params
         if arrivals.started:
-            self._starts[arrivals.step] = before
+            self._starts[arrivals.step] = self.server.sent
+        proposal = self.server.propose(arrivals, rows)
         losses = None
         if len(proposal.trials):
             losses = self.bench.trial_losses(proposal.trials, proposal.clients, arrivals.step)
@@ -152,9 +153,9 @@ class InlineTrainer:
 
     def _audit(self, proposal: Proposal, cohort: Cohort) -> list[Audited | None]:
         audited = []
-        start = self.server.params.to(self.bench.device)
+        start = self.server.sent.to(self.bench.device)
         with self.clock.part("audit"):
-            for part in parts_of(cohort, 4 * len(start)):
+            for part in parts_of(cohort, 4 * self.bench.columns):
                 rows = self._rows(len(part))
                 self.bench.train(part, [start] * len(part), rows)
                 audited.append(self.server.audit(proposal, part.clients, rows))

@@ -25,6 +25,7 @@ from fedsim.execution.inline_trainer import final_models, saved_parts, starts_of
 from fedsim.execution.ray_actors import Build, Processes, fetch, identity
 from fedsim.execution.serialization import packed, unpacked
 from fedsim.execution.workers import TrainerSpec
+from fedsim.server.server import sent_with
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
 from fedsim.training.job import Cohort, Floats, Ints, Reports, nth_jobs
@@ -73,7 +74,10 @@ class RayTrainer:
         built = [client.ready.remote(self._build) for client in self._clients]
         self._server_id = identity(self._server)
         self._get([*built, self._server.ready.remote(self._server_build)])
-        self._params, self._row_bytes = ray.put(initial), initial.nbytes
+        self._sends, self._size = spec.server.algorithm().sends, len(initial)
+        self._params = self._put(spec.initial, {})
+        """The model of the current version, and behind it the vectors that the rule sends."""
+        self._row_bytes = (1 + len(spec.bench.method().sends)) * initial.nbytes
         self._splits, self._costs = spec.data.splits(spec.bench.some), spec.data.train.sizes
         self._searches = spec.server.algorithm().needs.search
         self._method, self._memories = spec.bench.method(), ClientStates[Any]()
@@ -85,6 +89,10 @@ class RayTrainer:
         self._load = [0] * len(self._clients)
         self._chunks: dict[int, tuple[_Chunk, int]] = {}
         """By job, the chunk that it was sent with and its place in the chunk."""
+
+    def _put(self, params: torch.Tensor, vectors: Mapping[str, torch.Tensor]) -> Any:
+        """Put what jobs start from into the object store."""
+        return ray.put(sent_with(params.cpu(), {n: v.cpu() for n, v in vectors.items()}, self._sends).numpy())
 
     def submit(self, cohort: Cohort) -> None:
         """Spread jobs over the actors by cost, the largest first, in calls of bounded size."""
@@ -257,7 +265,7 @@ class RayTrainer:
         """Send the saved state to the actors, and submit the open jobs."""
         server = saved["server"]
         self._get(self._server.load.remote(_BUILT, packed(server)))
-        self._params = ray.put(server["params"].cpu().numpy())
+        self._params = self._put(server["params"], server["vectors"])
         self._average = None if server["average"] is None else ray.put(server["average"].cpu().numpy())
         for client, row in zip(saved["keepers"], saved["kept"], strict=True):
             self._memories.begin(client, ray.put(row.cpu().numpy()))
@@ -276,7 +284,7 @@ class RayTrainer:
         average = None if self._average is None else self._get(self._average)
         average = None if average is None else shared_tensor(average)
         kept = self._kept() if self._method.personal else {}
-        return final_models(shared_tensor(self._get(self._params)), average, kept)
+        return final_models(shared_tensor(self._get(self._params)[: self._size]), average, kept)
 
     def peak_bytes(self) -> int:
         """Return the sum of the peaks of all actors, in bytes."""

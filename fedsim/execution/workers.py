@@ -95,12 +95,13 @@ class ClientActor(Actor):
             self.bench = Workbench(spec, data)
 
     def train(self, cohort: Cohort, params: Array, *kept: Array | None) -> tuple[Reports | Array | None, ...]:
-        """Train jobs from the same parameters; return their reports, their updates [k, P] and what each client keeps.
+        """Train jobs from the same start; return their reports, their rows [k, columns] and what each client keeps.
 
+        `params`: the model, and behind it the vectors that the rule sends, also for the other methods.
         `kept`: what each job's client kept from its previous job; empty, and not returned, if clients keep nothing.
         """
         start = shared_tensor(params).to(self.bench.device)
-        rows = torch.empty(len(cohort), len(start), device=self.bench.device)
+        rows = torch.empty(len(cohort), self.bench.columns, device=self.bench.device)
         with self.clock.part("train"):
             starts, before = [start] * len(cohort), [_tensor(k) for k in kept]
             reports, after = self.bench.train(cohort, starts, rows, before)
@@ -135,20 +136,24 @@ class ClientActor(Actor):
         """
         share = np.array_split(clients, workers)[worker]
         with self.clock.part("evaluate"):
-            models_here = shared_tensor(np.atleast_2d(models)).to(self.bench.device)
+            models_here = self._model(np.atleast_2d(models))
             return self.bench.trial_losses(models_here, share, version)
 
     def evaluate(self, params: Array, average: Array | None, split: str, start: int, stop: int) -> Scores:
         """Evaluate the parameters, or their average if there is one, on a range of a split's rows."""
-        model = shared_tensor(params if average is None else average).to(self.bench.device)
+        model = self._model(params if average is None else average)
         with self.clock.part("evaluate"):
             return self.bench.evaluate(model, split, start, stop)
+
+    def _model(self, params: Array) -> torch.Tensor:
+        """Return models [..., P] on the device, without vectors that came with them."""
+        return shared_tensor(params[..., : len(self.bench.flat)]).to(self.bench.device)
 
     def evaluate_personal(
         self, params: Array, average: Array | None, split: str, first: int, *kept: Array | None
     ) -> Scores:
         """Evaluate clients `first`, `first + 1`, ... each with its personal model."""
-        model = shared_tensor(params if average is None else average).to(self.bench.device)
+        model = self._model(params if average is None else average)
         with self.clock.part("evaluate"):
             return self.bench.evaluate_personal(model, [_tensor(k) for k in kept], split, first)
 
@@ -200,13 +205,13 @@ class ServerActor(Actor):
         self.audited.append(self.server.audit(self.proposal, clients, shared_tensor(rows)))
 
     def accept(self, *losses: Floats) -> tuple[Stepped, Array, Array | None]:
-        """Take the proposed step, with `losses` [T, k] by group of clients; return it, parameters and average."""
+        """Take the proposed step, with `losses` [T, k] by group; return it, what jobs start from, and the average."""
         trial_losses = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
         columns = self.server.accept(self.proposal, trial_losses, self.audited)
         stepped = Stepped(columns, self.proposal.reports)
         del self.proposal
         average = self.server.average
-        return stepped, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
+        return stepped, self.server.sent.cpu().numpy(), None if average is None else average.cpu().numpy()
 
     def step(
         self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | Array

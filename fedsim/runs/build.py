@@ -24,7 +24,7 @@ from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size
-from fedsim.server.rule import GramLevel, Needs
+from fedsim.server.rule import Algorithm, GramLevel, Needs
 from fedsim.server.server import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
 from fedsim.training.attacked_jobs import relabelled
@@ -152,6 +152,7 @@ def _server(config: RunConfig, data: FederatedData, network: Network, device: st
         blocks=network.blocks,
         wrap=[wrapper.named() for wrapper in algorithm.wrap],
         lr=train.lr,
+        momentum=train.momentum,
         seed=config.seed,
         lr_decay=train.lr_decay,
         conflicts=_LEVELS[config.record.conflicts],
@@ -200,6 +201,7 @@ def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> N
 def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
     """Refuse combinations that no single table of the configuration can check."""
     _check_rule(config, server, data)
+    _check_halves(config, server.algorithm(), bench.method())
     least = config.pacing.pacing().least_candidates
     if least > server.n_clients:
         raise ConfigError(
@@ -221,6 +223,29 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec,
             f"audit: clients keep state from job to job (client method {config.client.name!r}, or an attack that "
             "replays), and the audit's jobs would change it: use another method, or no audit"
         )
+
+
+def _check_halves(config: RunConfig, algorithm: Algorithm, method: ClientMethod) -> None:
+    """Refuse a rule without the client method that it is one half of, and the reverse."""
+    rule, client = config.algorithm.name, config.client.name
+    if algorithm.client not in ("", client):
+        raise ConfigError(
+            f"client.name: rule {rule!r} is one half of a method: expected {algorithm.client!r}, found {client!r}"
+        )
+    if method.rule not in ("", rule):
+        raise ConfigError(
+            f"algorithm.name: client {client!r} is one half of a method: expected {method.rule!r}, found {rule!r}"
+        )
+    down, up = (algorithm.sends, method.receives), (method.sends, algorithm.receives)
+    for (sent, received), sender, receiver in (
+        (down, "rule", "client method"),
+        (up, "client method", "rule"),
+    ):
+        if sent != received:
+            raise ConfigError(
+                f"client.name: rule {rule!r} and client method {client!r} do not fit: the {sender} sends the vectors "
+                f"{list(sent)} and the {receiver} receives {list(received)}"
+            )
 
 
 def _check_gradients(config: RunConfig, sizes: Ints) -> None:
@@ -347,6 +372,11 @@ def costs_of(
     payload_bytes = 4 * parameters if cost.payload is None else cost.payload
     passes = method.passes(train.epochs)
     work = cost.work_formula(flops).work(sizes, payload_bytes, passes, train.epochs, train.batch_size)
+    work = replace(
+        work,
+        download_bytes=work.download_bytes * (1 + len(method.receives)),
+        upload_bytes=work.upload_bytes * (1 + len(method.sends)),
+    )
     steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
     return Costs(
         work=work,

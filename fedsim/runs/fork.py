@@ -38,7 +38,7 @@ from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result, Watch
 from fedsim.runs.session import Session, optional_tables
 from fedsim.runs.simulate import tell_of_end
-from fedsim.server.server import Server
+from fedsim.server.server import Server, sent_with
 from fedsim.training.job import Floats
 from fedsim.worlds.job_outcomes import without
 from fedsim.worlds.trace import Trace, read_trace
@@ -313,7 +313,8 @@ def _changed(
 ) -> State:
     """Return the state from which the run continues with the parts of `after`."""
     child = after.config
-    run_state, trainer = dict(state["run_state"]), _with_current(state)
+    sends = before.server.algorithm().sends
+    run_state, trainer = dict(state["run_state"]), _with_current(state, sends)
     if child.selection != config.selection:
         run_state["selector_state"] = after.plan.selector.start()
     if child.pacing != config.pacing:
@@ -333,6 +334,11 @@ def _changed(
         same = all(getattr(after.server, name) == getattr(before.server, name) for name in rule)
         server.inherit(trainer["server"], starts_of(trainer), same_rule=same)
         trainer["server"] = server.save()
+        if (
+            sent := server.algorithm.sends
+        ) != sends:  # running jobs are repeated without the former rule's vectors
+            P = len(server.params)
+            trainer["starts"] = [sent_with(start[:P], {}, sent) for start in trainer["starts"]]
     if len(keep_online):
         run_state = _with_new_outcomes(run_state, after, keep_online).state()
     left_out = {name for name in OPTIONAL if name not in optional_tables(child)}
@@ -345,14 +351,18 @@ def _stop_settings(config: RunConfig) -> tuple[object, ...]:
     return config.stop, config.evaluate.split, config.evaluate.clients
 
 
-def _with_current(state: State) -> State:
-    """Return the trainer's state with the current model among the start models: the fork may use any job."""
+def _with_current(state: State, sends: Sequence[str]) -> State:
+    """Return the trainer's state with the current model among the start models: the fork may use any job.
+
+    `sends` are the names of the vectors that jobs receive beside the model.
+    """
     trainer, step = dict(state["trainer"]), state["run_state"]["step"]
+    server = trainer["server"]
     if step in trainer["versions"]:
         return trainer
     return trainer | {
         "versions": [*trainer["versions"], step],
-        "starts": [*trainer["starts"], trainer["server"]["params"]],
+        "starts": [*trainer["starts"], sent_with(server["params"], server["vectors"], sends)],
     }
 
 

@@ -73,13 +73,15 @@ class Footprint:
         """
         size, plan, workers = history_size(self.server), self.plan(), self.workers
         row, at_once = 4 * size.columns, self.pacing.concurrency
-        versions = 2 + (0 if self.pacing.cancels else at_once)
+        versions = self._started_from(0 if self.pacing.cancels else at_once)
         parts = {
             "parameters": versions * row,
             "history": plan.host_bytes(size.columns, self.server.device),
             "gram": plan.gram_bytes(size.layers),
             "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
-            "updates": (2 * at_once if workers else self.pacing.most_updates) * row,
+            "updates": (2 * at_once if workers else self.pacing.most_updates)
+            * row
+            * (1 + len(self.method.sends)),
             "audit": self.audited * row,
             "kept": self._kept_rows() * row,
             "data": self.data_bytes * (2 if workers else 1),
@@ -88,6 +90,13 @@ class Footprint:
             "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
         }
         return parts | {"total": sum(parts.values())}
+
+    def _started_from(self, versions: int) -> int:
+        """Return the number of vectors [P] of a model, its copy, and so many versions that jobs started from.
+
+        Vectors that the rule sends count with each version, and with the model.
+        """
+        return 2 + versions + (versions + 1) * len(self.method.receives)
 
     def _kept_rows(self) -> int:
         """Return the largest number of vectors that clients keep; personal models are copied once more at the end."""
@@ -105,11 +114,11 @@ class Footprint:
         if not device.startswith("cuda"):
             return {}
         row, inline = 4 * size.columns, not self.workers
-        versions = 2 + (self.pacing.concurrency if inline and not self.pacing.cancels else 0)
+        versions = self._started_from(self.pacing.concurrency if inline and not self.pacing.cancels else 0)
         parts = {
             "history": plan.row_bytes(size.columns) - plan.host_bytes(size.columns, device),
             "parameters": versions * row,
-            "updates": self.pacing.most_updates * row,
+            "updates": self.pacing.most_updates * row * (1 + len(self.method.sends)),
             "data": self.data_bytes if inline else 0,
         }
         return parts | {"total": sum(parts.values())}

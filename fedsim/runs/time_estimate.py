@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedsim.common.threads import at_most, gain
 from fedsim.runs.build import RunSpec
 from fedsim.server.gram import WORTH
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server, ServerSpec, sent_with
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Cohort, Ints, Report, Reports
@@ -69,6 +69,7 @@ def wall_s(spec: RunSpec, passes: float, evaluated: int, remembered: Ints, worke
 def _pass_s(spec: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Tensor) -> float:
     """Return the seconds of one training pass over a sample, measured on clients of median size side by side."""
     sizes, sgd = spec.data.train.sizes, spec.bench.sgd
+    sent = sent_with(start, {}, spec.server.algorithm().sends)
     steps = sgd.epochs * -(-sizes // (sgd.batch_size or np.maximum(sizes, 1)))
     order = np.argsort(sizes, kind="stable")
 
@@ -79,8 +80,8 @@ def _pass_s(spec: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Te
         first = (len(sizes) - k) // 2
         clients, still, number = order[first : first + k], np.zeros(k, dtype=np.int64), np.arange(k)
         shares = np.ones(k) if most is None else np.minimum(most / np.maximum(steps[clients], 1), 1.0)
-        cohort, rows = Cohort(number, clients, still, still, shares, number), torch.empty(k, len(start))
-        return lambda: bench.train(cohort, [start] * k, rows), clients
+        cohort, rows = Cohort(number, clients, still, still, shares, number), torch.empty(k, bench.columns)
+        return lambda: bench.train(cohort, [sent] * k, rows), clients
 
     k = min(spec.plan.pacing.most_updates, len(sizes), _SIDE_BY_SIDE)
     alone, (client,) = trained(bench, 1, 1)

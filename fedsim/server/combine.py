@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsim.common.arguments import check
 from fedsim.common.errors import ConfigError, RunError, closest
 from fedsim.server.gram import Blocks, block_products, equal_slices, weighted_sum
-from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Stack, State, Vectors
+from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Stack, State, StepFacts, Vectors
 from fedsim.server.rule_check import apply_vector_step, initial_state, weigh, weights_not_finite
 from fedsim.server.rule_factory import build_rule
 from fedsim.training.precision import untouched
@@ -52,6 +52,8 @@ class Given(TypedDict, total=False):
     ages: ArrayLike | None
     """Steps since the row was received; at least 1 marks the remembered last update of a client. Default 0. Rules that
     need replaced rows take that of a client with a present row too."""
+    local_steps: ArrayLike | None
+    """Minibatches that the client trained on; by default unknown."""
     inclusion: ArrayLike | None
     """Probability that the client was chosen when its job was dispatched; by default unknown."""
     online: ArrayLike | None
@@ -114,7 +116,8 @@ def combine(
         direction, after = _weighed(algorithm, stack, arguments["state"], name)
         with _of_this_rule("vectors", vectors):
             summed = weighted_sum(rows, direction.weights, spans)
-            vector, kept = apply_vector_step(algorithm, summed, vectors or {}, stack.step, name)
+            facts, where = StepFacts(stack.m, stack.n_clients), f"step {stack.step}, rule {name!r}"
+            vector, kept = apply_vector_step(algorithm, summed, vectors or {}, facts, where)
     weights = np.atleast_2d(direction.weights)[:, np.argsort(order)]
     out = _like(updates, vector)
     return Combined(out, weights, direction.keep, direction.diagnostics, after, kept, direction.average)
@@ -159,6 +162,11 @@ def _check_needed(algorithm: Algorithm, arguments: Mapping[str, Any]) -> None:
     if algorithm.needs.search:
         raise ConfigError(
             "search: a line search needs clients that report losses; leave it out and search yourself"
+        )
+    if algorithm.client:
+        raise ConfigError(
+            f"argument 'rule': it is one half of a method whose other half is the client method {algorithm.client!r}; "
+            "run the two in the simulator"
         )
     wanted = ["losses"] if algorithm.needs.losses else []
     wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
@@ -329,6 +337,7 @@ def _table(n: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
     clients = _column(arguments, "clients", np.arange(n), least=0)
     ages = _column(arguments, "ages", zeros, least=0)
     after = [name for name in ("losses_after", "accuracies_after") if arguments[name] is not None]
+    steps = arguments["local_steps"]
     return {
         "clients": clients,
         "ages": ages,
@@ -338,6 +347,7 @@ def _table(n: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "online": _column(arguments, "online", ages == 0),
         "participations": _column(arguments, "participations", _counts(clients), least=1),
         "inclusion": _column(arguments, "inclusion", unknown),
+        **({} if steps is None else {"local_steps": _column(arguments, "local_steps", ones, least=1)}),
         **{name: _column(arguments, name, unknown) for name in after},
     }
 

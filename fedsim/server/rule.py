@@ -71,6 +71,8 @@ class Stack:
     """[n] training accuracy (a fraction) of the client's own trained model; None unless the rule declared `after`."""
     lr_decay: float = 1.0
     """Factor on the clients' learning rate per server step."""
+    local_steps: Ints | None = None
+    """[n] minibatches that the row's job trained on; None if it is not known."""
     inclusion: Floats | None = None
     """[n] probability that the selector included the row's client when it dispatched the job, NaN where unknown; None
     if no row has one."""
@@ -167,13 +169,25 @@ Vectors = dict[str, "torch.Tensor"]
 
 
 @dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What a VectorStep may know of a step besides the direction."""
+
+    m: int
+    """Number of present rows."""
+    n_clients: int
+    """K, number of registered clients."""
+    received: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """By name, the sums [P] over the present rows of the vectors that came with them; see `Algorithm.receives`."""
+
+
+@dataclass(frozen=True, slots=True)
 class VectorStep:
     """What a rule does to the combined direction, if weights over rows cannot express it (a server optimiser).
 
-    `apply(direction [P], vectors) -> (direction [P], vectors)`; `vectors` is empty at the first step.
+    `apply(direction [P], vectors, facts) -> (direction [P], vectors)`; `vectors` is empty at the first step.
     """
 
-    apply: Callable[[torch.Tensor, Vectors], tuple[torch.Tensor, Vectors]]
+    apply: Callable[[torch.Tensor, Vectors, StepFacts], tuple[torch.Tensor, Vectors]]
 
 
 Promise = Literal["convex", "descent"]
@@ -196,6 +210,12 @@ class Algorithm:
     then: VectorStep | None = None
     promises: frozenset[Promise] = frozenset()
     """Promises about directions before `then`; a wrapper that breaks a promise removes it."""
+    sends: tuple[str, ...] = ()
+    """Names of the vectors of `then` that clients receive beside the model; zeros before the first step."""
+    receives: tuple[str, ...] = ()
+    """Names of the vectors [P] that clients send beside their updates."""
+    client: str = ""
+    """Name of the client method that the rule is one half of, without which it is refused; empty for any method."""
     negligible: float = 0.0
     """The rule leaves out present rows whose norm is at most this times their mean norm, as they hold little but
     rounding. With `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""

@@ -11,7 +11,7 @@ import torch
 
 from fedsim.common import plugins
 from fedsim.common.errors import RunError, described
-from fedsim.server.rule import Algorithm, Direction, LineSearch, Stack, State, Vectors
+from fedsim.server.rule import Algorithm, Direction, LineSearch, Stack, State, StepFacts, Vectors
 
 OF_RULES = ("projection_removed", "kkt_residual", "blocks")
 """Columns of `steps` that rules write."""
@@ -105,13 +105,13 @@ def _is_number(value: object) -> bool:
 
 
 def apply_vector_step(
-    algorithm: Algorithm, vector: torch.Tensor, vectors: Vectors, step: int, rule: str
+    algorithm: Algorithm, vector: torch.Tensor, vectors: Vectors, facts: StepFacts, where: str
 ) -> tuple[torch.Tensor, Vectors]:
     """Apply the rule's VectorStep, if it has one. Raises RunError if the result is not a direction and vectors."""
     if algorithm.then is None:
         return vector, vectors
-    result: Any = algorithm.then.apply(vector, vectors)
-    where = f"step {step}, rule {rule!r}, then"
+    result: Any = algorithm.then.apply(vector, vectors, facts)
+    where = f"{where}, then"
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
         raise RunError(f"{where}: expected a direction and vectors by name, found {type(result).__name__}")
     direction, after = result

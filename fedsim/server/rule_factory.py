@@ -18,14 +18,15 @@ def build_rule(
     *,
     lr: float | None = None,
     seed: int | None = None,
+    momentum: float | None = None,
 ) -> Algorithm:
     """Build the rule `name` inside its wrappers; each of `wrap` is a wrapper's `name` and its options.
 
-    The first wrapper is the innermost. A rule with an option `lr` or `seed` that `options` lacks gets `lr`, the
-    clients' learning rate, or `seed`, that of the run. Raises ConfigError, which names the rule or wrapper, for unknown
-    names and options, and for combinations that cannot work.
+    The first wrapper is the innermost. A rule with an option `lr`, `momentum` or `seed` that `options` lacks gets the
+    clients' learning rate or momentum, or the run's seed. Raises ConfigError, which names the rule or wrapper, for
+    unknown names and options, and for combinations that cannot work.
     """
-    known, of_run = options_of(factory("rule", name)), {"lr": lr, "seed": seed}
+    known, of_run = options_of(factory("rule", name)), {"lr": lr, "seed": seed, "momentum": momentum}
     defaults = {k: v for k, v in of_run.items() if v is not None and k in known and k not in options}
     algorithm = _checked(build("rule", name, options, **defaults), f"rule {name!r}")
     if wrap and algorithm.needs.search:

@@ -18,7 +18,18 @@ from fedsim.server.decision import Decision
 from fedsim.server.gram import Blocks, Rows
 from fedsim.server.history import GradientHistory, slots_needed
 from fedsim.server.history_storage import HistoryPlan
-from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
+from fedsim.server.rule import (
+    Algorithm,
+    Direction,
+    Floats,
+    GramLevel,
+    Ints,
+    RowsFrom,
+    Stack,
+    State,
+    StepFacts,
+    Vectors,
+)
 from fedsim.server.rule_check import apply_vector_step, initial_state, weigh, weights_not_finite
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.step_input import StepInput
@@ -41,6 +52,8 @@ class ServerSpec:
     """Wrappers around the rule, the innermost first: the name of each, and its options."""
     lr: float | None = None
     """The clients' learning rate, for rules that need it."""
+    momentum: float | None = None
+    """The clients' momentum, for rules that need it."""
     seed: int = 0
     """The run's seed, for rules that draw at random."""
     lr_decay: float = 1.0
@@ -61,7 +74,9 @@ class ServerSpec:
 
     def algorithm(self) -> Algorithm:
         """Build the rule inside its wrappers."""
-        return build_rule(self.rule, self.options, self.wrap, lr=self.lr, seed=self.seed)
+        return build_rule(
+            self.rule, self.options, self.wrap, lr=self.lr, seed=self.seed, momentum=self.momentum
+        )
 
     def slots(self) -> int:
         """Return the number of rows that the history holds."""
@@ -91,6 +106,14 @@ class Proposal:
     """None for a step without updates."""
 
 
+def sent_with(params: torch.Tensor, vectors: Vectors, sends: Sequence[str]) -> torch.Tensor:
+    """Return the parameters [P], and behind them each of the `vectors` named in `sends`, zeros where it is missing."""
+    if not sends:
+        return params
+    none = torch.zeros_like(params)
+    return torch.cat([params, *(vectors.get(name, none) for name in sends)])
+
+
 class Server:
     """Holds the model and turns updates into the next one.
 
@@ -116,6 +139,11 @@ class Server:
         self._starts: dict[int, torch.Tensor] = {}
         """By version, the parameters that running jobs started from, if rows are measured from the current model."""
 
+    @property
+    def sent(self) -> torch.Tensor:
+        """What a job starts from: the parameters, and behind them each vector that the rule sends, [(1 + D) P]."""
+        return sent_with(self.params, self.vectors, self.algorithm.sends)
+
     def save(self) -> dict[str, Any]:
         """Return everything that outlives a step, for a checkpoint."""
         return {
@@ -138,7 +166,8 @@ class Server:
         self.params = saved["params"].to(self.device)
         # A copy: arrays from another process may be read-only.
         self.participations = saved["participations"].copy()
-        self._starts = {version: start.to(self.device) for version, start in starts.items()}
+        P = len(self.params)  # without vectors that came with the model
+        self._starts = {version: start[:P].to(self.device) for version, start in starts.items()}
 
     def _load_rule(self, saved: Mapping[str, Any]) -> None:
         self.average = None if saved["average"] is None else saved["average"].to(self.device)
@@ -171,13 +200,18 @@ class Server:
     def propose(self, arrivals: StepInput, rows: Rows) -> Proposal:
         """Find the direction of a step, and the models to try it with; `accept` takes the step.
 
-        The history and the counts of participations change here already.
+        A row is an update, and behind it each vector that the rule receives, [(1 + U) P]. The history and the counts of
+        participations change here already.
         """
         evicted, arrived = self.history.evicted, arrivals.m
+        rows, beside = self._parted(rows)
         screened = screen(self.spec.bad_updates, arrivals, rows)
         rows, reports = screened.rows, replace(arrivals.reports, finite=screened.usable)
         if not screened.usable.all():
-            rows = [row for row, usable in zip(rows, screened.usable.tolist(), strict=True) if usable]
+            rows, beside = (
+                [row for row, usable in zip(part, screened.usable.tolist(), strict=True) if usable]
+                for part in (rows, beside)
+            )
             arrivals = arrivals.usable(screened.usable)
         if self.spec.rows == "current":
             rows = self._from_current(arrivals, rows)
@@ -187,12 +221,30 @@ class Server:
             self.history.forget(arrivals.step, before_us)
             if len(late.clients):
                 self._remember(late, rows[arrivals.m :])
-        decision = self._decide(counted, rows[: counted.m]) if counted.m else None
+        facts = StepFacts(counted.m, self.spec.n_clients, self._received(beside[: counted.m]))
+        decision = self._decide(counted, rows[: counted.m], facts) if counted.m else None
         columns = arrivals.columns(arrived) | {"clipped": screened.clipped}
         trials = self._trials(decision)
         return Proposal(counted.clients, reports, trials, columns, evicted, decision)
 
-    def _decide(self, arrivals: StepInput, rows: Rows) -> Decision:
+    def _parted(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return the updates [n] x [P], and what came with them [n] x [U P]."""
+        if not self.algorithm.receives:
+            return rows, rows
+        P = len(self.params)
+        return [row[:P] for row in rows], [row[P:] for row in rows]
+
+    def _received(self, beside: Rows) -> Vectors:
+        """Return the sums over rows [m] x [U P] of each vector that the rule receives."""
+        names = self.algorithm.receives
+        if not names or not len(beside):
+            return {}
+        total = torch.zeros(len(names) * len(self.params), dtype=self.params.dtype, device=self.device)
+        for row in beside:  # one after the other: the sum has the same bits wherever the rows lie
+            total += row.to(self.device)
+        return dict(zip(names, torch.split(total, len(self.params)), strict=True))
+
+    def _decide(self, arrivals: StepInput, rows: Rows, facts: StepFacts) -> Decision:
         """Let updates join the history, and the rule weigh them and the remembered ones."""
         n_seen = int(np.count_nonzero(self.participations))
         np.add.at(self.participations, arrivals.clients, 1)
@@ -208,9 +260,8 @@ class Server:
             direction, state = self._weigh(seen, rows)
         with self.clock.part("combine"):
             vector = self.history.combine(slots, direction.weights)
-            vector, vectors = apply_vector_step(
-                self.algorithm, vector, self.vectors, arrivals.step, self.spec.rule
-            )
+            where = f"step {arrivals.step}, rule {self.spec.rule!r}"
+            vector, vectors = apply_vector_step(self.algorithm, vector, self.vectors, facts, where)
         return Decision(stack, seen, slots, direction, vector, rows, state, vectors, arrivals.now_us)
 
     def _trials(self, decision: Decision | None) -> torch.Tensor:
@@ -242,13 +293,13 @@ class Server:
         return shifted
 
     def audit(self, proposal: Proposal, clients: Ints, rows: Rows) -> Audited | None:
-        """Compare the updates that `clients` [a] would send now, `rows` [a] x [P], with those that a proposal holds.
+        """Compare what `clients` [a] would send now, `rows` as for a step, with what a proposal holds.
 
         Returns columns of `audit.parquet`, or None for no clients and for a step without updates.
         """
         if (decision := proposal.decision) is None or not len(clients):
             return None
-        return compared(self.history, decision, clients, rows)
+        return compared(self.history, decision, clients, self._parted(rows)[0])
 
     def accept(
         self, proposal: Proposal, losses: Floats | None = None, audited: Sequence[Audited | None] = ()
@@ -335,6 +386,7 @@ class Server:
             losses_after=notes["loss_after"] if after else None,
             accuracies_after=notes["accuracy_after"] if after else None,
             lr_decay=self.spec.lr_decay,
+            local_steps=notes.get("local_steps"),
             replaced=history.replaced,
         )
         return stack, replace(stack, grams=history.of_rule(grams))

@@ -38,6 +38,8 @@ class StepInput:
     """The oldest version from which a job started that still runs or waits for another step; this step if none does."""
     started: bool = False
     """Whether such a job, even one that will be lost, started from the model before this step."""
+    local_steps: Ints | None = None
+    """[n] minibatches that the updates' jobs trained on; None if it is not known."""
     jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[n] numbers of the updates' jobs for error messages, or empty."""
     audit: Cohort | None = None
@@ -58,7 +60,9 @@ class StepInput:
 
     def part(self, which: slice | Ints) -> StepInput:
         """Return some of the updates, all of which count."""
-        names = ("clients", "staleness", "n_samples", *(("jobs",) if len(self.jobs) else ()))
+        names = ["clients", "staleness", "n_samples"]
+        names += ["jobs"] if len(self.jobs) else []
+        names += [] if self.local_steps is None else ["local_steps"]
         columns = {name: getattr(self, name)[which] for name in names}
         return replace(self, **columns, reports=self.reports.part(which), present=None)
 
@@ -73,10 +77,12 @@ class StepInput:
 
     def notes(self) -> dict[str, NDArray[Any]]:
         """Return the arrays [n] that the history keeps beside the rows."""
+        known = {} if self.local_steps is None else {"local_steps": self.local_steps}
         return {
             "staleness": self.staleness,
             "n_samples": self.n_samples,
             "loss": self.reports.loss_before,
             "loss_after": self.reports.loss_after,
             "accuracy_after": self.reports.accuracy_after,
+            **known,
         }

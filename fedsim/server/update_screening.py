@@ -96,6 +96,8 @@ def _named(arrivals: StepInput, i: int) -> str:
 
 def _not_finite(row: torch.Tensor) -> str:
     bad = (~row.isfinite()).nonzero()[:, 0]
+    if not len(bad):
+        return "came with a vector that is not finite"
     first = int(bad[0])
     return f"is not finite: entry {first} is {float(row[first])}, one of {len(bad)} such entries out of {len(row)}"
 

@@ -55,10 +55,13 @@ class Attackers:
         seed: the run's seed.
         y: the true labels [N] of all samples.
         n_classes: number of classes.
+        columns: P, the length of an update; attacks change nothing that the client method sends beside it.
     """
 
-    def __init__(self, adversaries: Sequence[Adversary], seed: int, y: Tensor, n_classes: int) -> None:
-        self.adversaries, self.seed, self._n_classes = adversaries, seed, n_classes
+    def __init__(
+        self, adversaries: Sequence[Adversary], seed: int, y: Tensor, n_classes: int, columns: int
+    ) -> None:
+        self.adversaries, self.seed, self._n_classes, self._columns = adversaries, seed, n_classes, columns
         self.attacks = [adversary.attack() for adversary in adversaries]
         self._poisons = np.array([attack.labels is not None for attack in self.attacks])
         self._rememberers = rememberers(adversaries)
@@ -74,7 +77,8 @@ class Attackers:
             if client in self._rememberers:
                 after[i] = rows[i].cpu().clone() if reports.finite[i] else before[i]
         for i in np.flatnonzero(struck.any(axis=0)).tolist():
-            rows[i], report = self._sent(cohort.job(i), struck[:, i], rows[i], reports.report(i), before[i])
+            update = rows[i, : self._columns]
+            update[:], report = self._sent(cohort.job(i), struck[:, i], update, reports.report(i), before[i])
             reports.enter(np.array([i]), Reports.of([report]))
         return reports, after
 

@@ -8,8 +8,8 @@ FedProx corrects each gradient, Ditto calls it a second time for the personal mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -52,6 +52,8 @@ class Trained:
     """
     loss_before: float = math.nan
     """The loss that the aggregation rule receives, from methods that declare `reports_loss`."""
+    sent: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name, the vectors [P] that the client sends beside the update; see `ClientMethod.sends`."""
 
 
 class Local(Protocol):
@@ -63,6 +65,8 @@ class Local(Protocol):
     """[n] The positions of the client's training samples in the data set."""
     wants_loss: bool
     """Whether the aggregation rule asks for losses."""
+    received: Mapping[str, Tensor]
+    """By name, the server's vectors [P] that came with the model; see `ClientMethod.receives`."""
 
     def sgd(
         self,
@@ -137,6 +141,12 @@ class ClientMethod:
     """None: clients use the global model."""
     reports_loss: bool = False
     """Whether `train` computes the loss that the rule receives; by default that is the loss of the start model."""
+    receives: tuple[str, ...] = ()
+    """Names of the server's vectors [P] that come with the model: those that the rule sends."""
+    sends: tuple[str, ...] = ()
+    """Names of the vectors [P] that `train` returns beside the update: those that the rule receives."""
+    rule: str = ""
+    """Name of the aggregation rule that the method is one half of, without which it is refused; empty for any rule."""
     passes: Callable[[int], float] = float
     """Maps the configured epochs to the passes over the training samples that a job costs in virtual time."""
 
@@ -156,8 +166,8 @@ def pull(strength: float, anchor: Tensors) -> Correct:
     return correct
 
 
-def checked(result: Any, parameters: int, client: int) -> Trained:
-    """Return the result of a method's `train` with detached vectors [parameters].
+def checked(result: Any, parameters: int, client: int, sends: tuple[str, ...] = ()) -> Trained:
+    """Return the result of a method's `train` with detached vectors [parameters], and those named in `sends`.
 
     Raises RunError if the result is not such a `Trained`.
     """
@@ -170,7 +180,13 @@ def checked(result: Any, parameters: int, client: int) -> Trained:
         kept = checked_vector(kept, parameters, f"{where} must return 'kept' as")
     loss = _number(result.loss, f"{where} must return 'loss'")
     loss_before = _number(result.loss_before, f"{where} must return 'loss_before'")
-    return replace(result, end=end, kept=kept, loss=loss, loss_before=loss_before)
+    if set(result.sent) != set(sends):
+        raise RunError(f"{where} must return 'sent' with {sorted(sends)}, found {sorted(result.sent)}")
+    sent = {
+        name: checked_vector(v, parameters, f"{where} must return 'sent' with {name!r} as")
+        for name, v in result.sent.items()
+    }
+    return replace(result, end=end, kept=kept, loss=loss, loss_before=loss_before, sent=sent)
 
 
 def checked_vector(value: Any, size: int, must: str) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +42,7 @@ class ClientTools:
         self.model, self.job, self.weights = model, job, model.weights
         self.rows = model.rows(job.client)
         self.wants_loss = model.spec.losses
+        self.received: Mapping[str, Tensor] = {}
         self.loss_rms = self.batch_rms = math.nan
         """Root mean square of the sample losses in the job's first descent, and in that descent's last minibatch."""
 

@@ -66,6 +66,7 @@ class ThreadedWorkbench:
         self.first = Workbench(spec, data)
         self.spec, self.method, self.device = spec, self.first.method, self.first.device
         self.splits, self.mode = self.first.splits, self.first.mode
+        self.columns = self.first.columns
         self._data, self._idle, self._count = data, deque([self.first]), 1
         self._worth = worth(spec, self.first.network, self.method, self.splits["train"].sizes)
 

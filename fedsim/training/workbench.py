@@ -42,16 +42,26 @@ class Workbench(LoadedModel):
         )
         """Whether a job's only minibatch holds all samples, so that its training loss is the loss before training."""
         self._attackers = (
-            Attackers(spec.adversaries, spec.seed, self.y, data.n_classes) if spec.adversaries else None
+            Attackers(spec.adversaries, spec.seed, self.y, data.n_classes, len(self.flat))
+            if spec.adversaries
+            else None
         )
 
-    def work(self, job: Job, params: Tensor, out: Tensor, kept: Kept = None) -> tuple[Report, Kept]:
-        """Train `job` from `params` [P], write the update `start - end` into `out` [P] and return the report.
+    @property
+    def columns(self) -> int:
+        """Entries of a row that a client sends: the update, and behind it each vector that the method sends."""
+        return (1 + len(self.method.sends)) * len(self.flat)
 
-        `kept` [P] is the vector from the client's previous job. Also returns the one to keep, on the CPU: the previous
-        one if the update is not finite.
+    def work(self, job: Job, start: Tensor, out: Tensor, kept: Kept = None) -> tuple[Report, Kept]:
+        """Train `job` from `start`, write what the client sends into `out` [columns] and return the report.
+
+        `start` holds the parameters [P] and behind them each vector that the method receives; `out` the update
+        `start - end` [P] and behind it each vector that the method sends. `kept` [P] is the vector from the client's
+        previous job. Also returns the one to keep, on the CPU: the previous one if what is sent is not finite.
         """
-        local = ClientTools(self, job)
+        local, P = ClientTools(self, job), len(self.flat)
+        params, *received = torch.split(start, P)
+        local.received = dict(zip(self.method.receives, received, strict=True))
         self.flat.copy_(params)
         before = math.nan
         if self.spec.losses and not self.method.reports_loss and not self._before_is_training:
@@ -62,7 +72,9 @@ class Workbench(LoadedModel):
         if self.spec.after:
             losses, correct = self._forward(local.rows, self.sgd.precision)
             after, accuracy = float(losses.mean()), float(correct.mean())
-        torch.sub(params, self.flat, out=out)
+        torch.sub(params, self.flat, out=out[:P])
+        for name, into in zip(self.method.sends, torch.split(out[P:], P), strict=False):
+            into.copy_(trained.sent[name])
         finite = bool(_finite(out[None])[0])
         if self.method.reports_loss:
             before = trained.loss_before
@@ -76,7 +88,7 @@ class Workbench(LoadedModel):
         if self.method.train is None:
             return Trained(self.flat, local.descend(Descent(self.sgd)))
         result = self._called(self.method.train, local, params, kept)
-        trained = checked(result, len(self.flat), local.job.client)
+        trained = checked(result, len(self.flat), local.job.client, self.method.sends)
         self.flat.copy_(trained.end)
         return trained
 

@@ -131,7 +131,8 @@ def test_a_method_says_whether_it_draws_from_torch(data: FederatedData, name: st
     bench = Workbench(dataclasses.replace(SPEC, client=name), data)
     bench.seeded = lambda draws: nullcontext()  # type: ignore[method-assign]
     before = torch.get_rng_state()
-    bench.work(JOB, model(), torch.empty_like(model()), model(1))
+    start = torch.cat([model(), *(torch.zeros_like(model()) for _ in bench.method.receives)])
+    bench.work(JOB, start, torch.empty(bench.columns), model(1))
     bench.evaluate_personal(model(), [model(1)], "test", JOB.client)
     assert bench.method.draws is not torch.equal(torch.get_rng_state(), before)
 

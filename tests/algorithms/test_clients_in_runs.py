@@ -37,7 +37,8 @@ TIMINGS: dict[str, dict[str, Any]] = {
 
 
 def with_client(timing: str = "sync", **client: Any) -> RunConfig:
-    return small(client=client, pacing=TIMINGS[timing], algorithm={"name": "qfedavg"}, stop={"steps": 7})
+    rule = plugins.build("client", client.get("name", "plain"), {}).rule or "qfedavg"
+    return small(client=client, pacing=TIMINGS[timing], algorithm={"name": rule}, stop={"steps": 7})
 
 
 def evals(result: Result, split: str) -> pd.DataFrame:

@@ -22,7 +22,9 @@ from fedsim.server.rule_factory import build_rule
 from rule_calls import combine
 from stacks import assert_same, distinct_losses, updates
 
-RULES = names("rule")
+RULES = [name for name in names("rule") if not build_rule(name, {}, lr=0.1).client]
+HALVES = sorted({*names("rule")} - {*RULES})
+"""Rules that are one half of a method, whose other half is a client method; runs test them."""
 WRAPPERS = names("wrapper")
 SIZES = [4, 7, 9]
 MODULES = [
@@ -49,6 +51,7 @@ def given(m: int, remembered: int = 0, seed: int = 0) -> dict[str, Any]:
         "staleness": np.arange(n) % 4,
         "losses_after": distinct_losses(seed + 1, n),
         "accuracies_after": np.linspace(0.2, 0.9, n),
+        "local_steps": 1 + np.arange(n) % 3,
         "n_clients": 200,
         "total_samples": 4000,
     }
@@ -92,6 +95,14 @@ def reloaded(state: State) -> State:
 @pytest.fixture(params=RULES)
 def rule(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_one_half_of_a_method_needs_the_simulator(half: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"one half of a method whose other half is the client method '\w+'"
+    ):
+        combine(make(half), **given(3))
 
 
 def test_rule_is_documented_and_made_without_options(rule: str) -> None:

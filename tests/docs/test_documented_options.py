@@ -19,7 +19,7 @@ PAGES = {"rule": "rules.md", "wrapper": "rules.md", "client": "clients.md", "sel
 GIVEN = {"rule": [], "wrapper": ["rule"], "client": [], "selector": []}
 
 IN_WORDS = {
-    ("rule", "fedmdfg", "lr"), ("wrapper", "clipped", "median_multiple"),
+    ("rule", "fedmdfg", "lr"), ("rule", "fednova", "lr"), ("wrapper", "clipped", "median_multiple"),
     ("client", "ditto", "epochs"), ("client", "ditto", "lr"),
     ("selector", "fedcs", "deadline"), ("selector", "power_of_choice", "d"), ("selector", "tifl", "odds"),
     ("selector", "tifl", "credits"), ("selector", "refl", "target"), ("selector", "availability_forecast", "ahead"),

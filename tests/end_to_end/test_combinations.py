@@ -93,9 +93,10 @@ def ground() -> RunSpec:
 
 
 @cache
-def bench(losses: bool, after: bool) -> Workbench:
+def bench(losses: bool, after: bool, client: str) -> Workbench:
     setup = ground()
-    return Workbench(replace(setup.bench, losses=losses, after=after), setup.data)
+    mode = setup.bench.mode if client == "plain" else "auto"
+    return Workbench(replace(setup.bench, losses=losses, after=after, client=client, mode=mode), setup.data)
 
 
 def server_of(algorithm: dict[str, Any], pacing: Pacing) -> Server:
@@ -123,7 +124,7 @@ def combine(server: Server, pacing: Pacing, selector: str = "uniform") -> Outcom
     chosen_by = selector_of(selector)
     evaluate = replace(setup.plan.evaluate, every_steps=2 * ("accuracy" in chosen_by.needs))
     plan = replace(setup.plan, pacing=pacing, selector=chosen_by, evaluate=evaluate)
-    trainer = InlineTrainer(bench(needs.losses, needs.after), server)
+    trainer = InlineTrainer(bench(needs.losses, needs.after, server.algorithm.client or "plain"), server)
     event_loop = EventLoop(setup.world, plan, trainer, book, run_state)
     assert event_loop.run() == "steps"
     event_loop.abandon()

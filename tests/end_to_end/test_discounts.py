@@ -23,7 +23,8 @@ DISCOUNTS: dict[str, Any] = {
     "hinge": lambda s: 1 / (0.5 * np.maximum(s - 1.0, 0.0) + 1),
     "constant": np.ones_like,
 }
-RULES = [name for name in plugins.names("rule") if not build_rule(name, {}, lr=0.1).needs.scale_free]
+MADE = {name: build_rule(name, {}, lr=0.1) for name in plugins.names("rule")}
+RULES = [name for name, rule in MADE.items() if not (rule.needs.scale_free or rule.client)]
 SIZES = [3, 5]
 
 
@@ -37,6 +38,7 @@ def arguments(seed: int, m: int, remembered: int) -> dict[str, Any]:
         "losses": draw.uniform(0.1, 2, n),
         "losses_after": draw.uniform(0.1, 2, n),
         "accuracies_after": draw.uniform(0.1, 1, n),
+        "local_steps": draw.integers(1, 5, n),
         "n_samples": draw.integers(5, 50, n),
         "clients": np.arange(n),
         "ages": np.concatenate([np.zeros(m, dtype=int), np.ones(remembered, dtype=int)]),

@@ -56,8 +56,16 @@ RUNS: dict[str, dict[str, Any]] = {
     },
 }
 SHORTER: dict[str, Any] = {"stop": {"steps": 2}, "train": {"batch_size": 100}}
+
+
+def _with_rule(client: str) -> dict[str, Any]:
+    """Return the rule that a client method needs, if it needs one."""
+    rule = plugins.build("client", client, {}).rule
+    return {"algorithm": {"name": rule}} if rule else {}
+
+
 RUNS |= {
-    f"client {name}": {"client": {"name": name}, **SHORTER}
+    f"client {name}": {"client": {"name": name}, **_with_rule(name), **SHORTER}
     for name in plugins.names("client")
     if name != "plain"
 }

@@ -24,9 +24,10 @@ TIMINGS: dict[str, dict[str, Any]] = {
 
 
 def training(rule: str) -> dict[str, Any]:
-    """Return a table that trains as the rule wants it."""
-    full = plugins.build("rule", rule, {"lr": 0.1} if rule in ("qfedavg", "qfedsgd") else {}).needs.gradients
-    return {"train": {"batch_size": "full"}} if full else {}
+    """Return tables that train as the rule wants it."""
+    made = plugins.build("rule", rule, {"lr": 0.1} if rule in ("qfedavg", "qfedsgd") else {})
+    full = {"train": {"batch_size": "full"}} if made.needs.gradients else {}
+    return full | ({"client": {"name": made.client}} if made.client else {})
 
 
 WANTED = r"rule '\w+' wants one gradient step on all samples of a client: expected"

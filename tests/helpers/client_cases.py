@@ -49,12 +49,15 @@ def work(
     start: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[Report, torch.Tensor, torch.Tensor | None]:
-    """Do JOB on a fresh workbench; return the report, the row and what the client keeps."""
+    """Do JOB on a fresh workbench; return the report, the update and what the client keeps.
+
+    Vectors that the server sends beside the model are 0.
+    """
     bench = Workbench(dataclasses.replace(SPEC, client=name, client_options=options, sgd=sgd), data)
-    params = model() if start is None else start
-    row = torch.empty_like(params)
-    report, keeps = bench.work(JOB, params, row, kept)
-    return report, row, keeps
+    params, row = model() if start is None else start, torch.empty(bench.columns)
+    none = torch.zeros(len(bench.method.receives) * len(params))
+    report, keeps = bench.work(JOB, torch.cat([params, none]), row, kept)
+    return report, row[: len(params)], keeps
 
 
 def oracle(

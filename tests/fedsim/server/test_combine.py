@@ -18,6 +18,7 @@ from fedsim.server.rule import (
     Needs,
     Stack,
     State,
+    StepFacts,
     Vectors,
     VectorStep,
     stateless,
@@ -101,7 +102,8 @@ def test_state_is_passed_on() -> None:
 
 
 def test_vectors_are_passed_on() -> None:
-    def apply(direction: torch.Tensor, vectors: Vectors) -> tuple[torch.Tensor, Vectors]:
+    def apply(direction: torch.Tensor, vectors: Vectors, facts: StepFacts) -> tuple[torch.Tensor, Vectors]:
+        assert (facts.m, facts.n_clients, facts.received) == (len(ROWS), len(ROWS), {})
         total = direction + vectors["total"] if vectors else direction
         return total, {"total": total}
 
@@ -258,7 +260,9 @@ def test_arguments_of_wrong_types_are_refused_in_words(given: dict[str, Any], me
         combine(arguments.pop("rule"), arguments.pop("updates"), **arguments)
 
 
-@pytest.mark.parametrize("then", [lambda d, v: None, lambda d, v: (d[:2], v), lambda d, v: (None, v)])
+@pytest.mark.parametrize(
+    "then", [lambda d, v, f: None, lambda d, v, f: (d[:2], v), lambda d, v, f: (None, v)]
+)
 def test_a_step_of_ones_own_returns_a_direction(then: Any) -> None:
     rule = Algorithm(lambda stack, state: (Direction(np.ones(3)), state), then=VectorStep(then))
     with pytest.raises(RunError, match="rule 'of the call', then: expected a direction"):
