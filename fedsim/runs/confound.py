@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ def confounded(
     n = _n_clients(facts)
     if trace.clients < n:
         raise TraceError(f"world.confound: the trace has {trace.clients} clients, but the data has {n}")
+    config = _rotated(config, facts, seed)
     wanted = data_property(facts, config, n)
     lived = trace if unknown != "online" else _online_when_unknown(select(trace, np.arange(n)))
     night = config.night_start, config.night_end
@@ -62,6 +63,19 @@ def confounded(
     }
     step = {"confound": report | {"labels": list(config.labels), "seed": seed}}
     return replace(select(trace, assignment.right), source=edited_source(trace, step)), report
+
+
+def _rotated(config: ConfoundConfig, facts: Facts, seed: int) -> ConfoundConfig:
+    """Return the configuration with `seed` added to its labels, if it says so; labels that are none stay."""
+    if not config.rotate or "label_counts" not in facts:
+        return config
+    classes = np.shape(facts["label_counts"])[1]
+    labels = [(label + seed) % classes if _is_label(label, classes) else label for label in config.labels]
+    return config.model_copy(update={"labels": tuple(labels)})
+
+
+def _is_label(label: int | str, classes: int) -> TypeGuard[int]:
+    return isinstance(label, int) and 0 <= label < classes
 
 
 def _online_when_unknown(trace: Trace) -> Trace:
@@ -108,7 +122,7 @@ def _label_share(facts: Facts, labels: Sequence[int | str]) -> Floats:
         raise ConfigError("world.confound.to: 'label' needs data with labels")
     counts = np.asarray(facts["label_counts"], dtype=np.float64)
     classes = counts.shape[1]
-    wrong = [x for x in labels if not isinstance(x, int) or not 0 <= x < classes]
+    wrong = [label for label in labels if not _is_label(label, classes)]
     if wrong or not labels:
         found = repr(wrong[0]) if wrong else "none"
         raise ConfigError(f"world.confound.labels: expected labels from 0 to {classes - 1}, found {found}")

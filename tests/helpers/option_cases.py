@@ -97,6 +97,7 @@ CONFIG: dict[str, Any] = {
     "world.confound.what": Beside("downlink", _CONFOUND),
     "world.confound.to": Beside("n_samples", _CONFOUND, without="world.confound.labels"),
     "world.confound.labels": Beside([3, 4], _CONFOUND),
+    "world.confound.rotate": Beside(True, _CONFOUND),
     "world.confound.run": Beside(
         "OUT/two", {"world.confound": {"what": "compute", "to": "loss", "run": "OUT/one"}}
     ),

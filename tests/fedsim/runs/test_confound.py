@@ -77,6 +77,17 @@ def test_the_same_lives_are_lived_by_others(world):
     assert report["spearman"] == pytest.approx(spearman(share, trait(tied, "compute")))
 
 
+@pytest.mark.parametrize(("seed", "labels"), [(0, [3, 4]), (1, [4, 0]), (7, [0, 1])])
+def test_rotated_labels_are_the_labels_plus_the_seed(world, seed, labels):
+    rotated, report = confounded(world, FACTS, tie("compute", "label", labels=[3, 4], rotate=True), seed)
+    plain, expected = confounded(world, FACTS, tie("compute", "label", labels=labels), seed)
+    assert rotated.table == plain.table
+    assert report == expected
+    assert rotated.source == plain.source
+    with pytest.raises(ConfigError, match=r"labels: expected labels from 0 to 4, found 5"):
+        confounded(world, FACTS, tie("compute", "label", labels=[5], rotate=True), seed)
+
+
 def test_the_report_stands_in_the_source(world):
     tied, report = confounded(world, FACTS, tie("availability", "n_samples", strength=0.5), seed=3)
     source = json.loads(tied.source)
