@@ -19,6 +19,7 @@ from fedsim.common.files import from_json
 from fedsim.common.paths import as_path
 from fedsim.config.errors import validated
 from fedsim.config.published import PublishedSection
+from fedsim.config.study import TuneSection
 from fedsim.records.manifest import MANIFEST
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Study:
     _numbers: dict[tuple[Path, str], pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
     published: PublishedSection | None = None
     """The values and claims of the paper whose table the study repeats."""
+    tune: TuneSection | None = None
+    """The key whose value each level of an axis chose before the study, and these values."""
 
     @property
     def finished(self) -> tuple[Cell, ...]:
@@ -289,6 +292,7 @@ class _Study(_Part):
     axes: dict[str, list[str]]
     seeds: list[int]
     compare: _Compare = _Compare()
+    tune: TuneSection | None = None
     published: PublishedSection | None = None
     cells: list[_Cell]
 
@@ -324,7 +328,17 @@ def open_study(path: str | Path) -> Study:
     )
     asked = content.compare.model_dump(exclude_none=True)
     seeds, published = tuple(content.seeds), content.published
-    return Study(folder, content.name, content.description, axes, seeds, asked, cells, published=published)
+    return Study(
+        folder,
+        content.name,
+        content.description,
+        axes,
+        seeds,
+        asked,
+        cells,
+        published=published,
+        tune=content.tune,
+    )
 
 
 def _check(content: _Study, axes: dict[str, tuple[str, ...]], file: Path) -> None:

@@ -150,6 +150,15 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     if study.axes:
         axis = study.axis()
         rows.append(("compared", f"levels of {axis} with {study.baseline(axis)}"))
+    if tune := study.tune:
+        chosen = ", ".join(f"{level} {value}" for level, value in tune.chosen.items())
+        seeds = ", ".join(map(str, tune.seeds))
+        rows.append(
+            (
+                f"{tune.key}, tuned",
+                f"{chosen}; best {tune.metric} over seeds {seeds} among {list(tune.values)}",
+            )
+        )
     return rows
 
 

@@ -86,29 +86,57 @@ def run_cells(config: StudyConfig, source: str, running: Running, again: str) ->
     count = count_of(running.jobs, "--jobs", least=1)
     if not running.dry_run and workers_of(count) > 1:
         begin_imports()  # the processes import torch while this one does
+    from fedsim.studies.tune import to_tune
+
+    if to_tune(config):
+        config = _tuned(config, source, running, again)
+    if outcome := _run(config, source, running, again):
+        _close(outcome, again)
+
+
+def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> StudyConfig:
+    """Run the unfinished cells of the tuning study, and return the study with the values that it chose.
+
+    With `--dry-run`, every level has the first value.
+    """
+    from fedsim.studies.tune import provisional, tuned, tuning_study, tuning_table
+
+    outcome = _run(tuning_study(config, source), source, running, again)
+    if outcome is None:
+        return provisional(config)
+    if outcome.interrupted:
+        raise interrupted("interrupted, and saved", again)
+    config = tuned(config, outcome.folder)
+    Terminal().print(tuning_table(config, outcome.folder))
+    return config
+
+
+def _run(config: StudyConfig, source: str, running: Running, again: str) -> Outcome | None:
+    """Run the unfinished cells; with `--dry-run` show what they would cost, and return None."""
     from fedsim.studies.progress import board_on
     from fedsim.studies.run import opened, run_study
 
-    folder, console = opened(config, source, running.out, force=running.force), Terminal()
+    count, console = count_of(running.jobs, "--jobs", least=1), Terminal()
+    folder = opened(config, source, running.out, force=running.force)
     if running.dry_run:
         from fedsim.studies.estimate import plan_study, plan_table
 
         console.print(plan_table(plan_study(folder, jobs=count)))
-        return
+        return None
     try:
         with plugins.contained(), board_on(folder, console, running.quiet) as board:
-            outcome = run_study(board, jobs=count, device=running.device)
+            return run_study(board, jobs=count, device=running.device)
     except KeyboardInterrupt:  # the second Ctrl-C
         raise interrupted("interrupted", again) from None
-    _close(console, outcome, len(folder.cells), again)
 
 
-def _close(console: Terminal, outcome: Outcome, cells: int, again: str) -> None:
+def _close(outcome: Outcome, again: str) -> None:
     """Show the results.
 
     Raises typer.Exit with code 130 after an interrupt, RunError if a cell failed; the command `again` continues.
     """
-    opened = analysis.open_study(outcome.folder)
+    opened, console = analysis.open_study(outcome.folder), Terminal()
+    cells = len(opened.cells)
     for table in _tables(opened) if outcome.done else ():
         console.print(table)
     if outcome.failed:

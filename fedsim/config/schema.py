@@ -71,7 +71,8 @@ def study_schema() -> Schema:
             {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "uniqueItems": True},
         ],
     }
-    tables["seeds"] = defs["ScaleSection"]["properties"]["seeds"] = seeds
+    for table in (tables, defs["ScaleSection"]["properties"], defs["TuneSection"]["properties"]):
+        table["seeds"] = seeds
     return {
         "$schema": _DRAFT,
         "title": "Configuration of a fedsim study",

@@ -77,6 +77,15 @@ Tables = Annotated[dict[str, Any], AfterValidator(_without_study_keys)]
 """Tables of a run's configuration (docs/config.md)."""
 
 
+def _run_key(key: str) -> str:
+    table = key.partition(".")[0]
+    if table in STUDY_KEYS:
+        raise ValueError(
+            f"expected a key of [run], such as train.lr, found {key!r}, which the study sets for each run"
+        )
+    return key
+
+
 def _metric(name: str) -> str:
     if ":" in name:
         raise ValueError(
@@ -102,6 +111,26 @@ class CompareSection(Section):
     """Where to compare runs: at their ends, or at equal server steps, virtual time or bytes moved."""
     group: str | None = None
     """A column of the clients table that divides clients into groups."""
+
+
+class TuneSection(Section):
+    """`[tune]`: a key whose value each level of an axis chooses before the study, on seeds of its own."""
+
+    axis: str
+    """The axis whose levels each choose a value."""
+    key: Annotated[str, AfterValidator(_run_key)]
+    """The key of a run's configuration, such as `train.lr`."""
+    values: Annotated[tuple[Any, ...], Field(min_length=2)]
+    """The values to try."""
+    seeds: Seeds
+    """Seeds of the runs that choose; none of them is a seed of the study."""
+    metric: Metric = "mean_percent"
+    """The metric (docs/metrics.md) whose mean over the seeds and the other axes' levels decides, at the end of runs."""
+    levels: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+    """The levels of other axes at which values are tried, by axis; by default all."""
+    chosen: dict[str, Any] = Field(default_factory=dict)
+    """The value of each level of the axis, which `fedsim study` writes into the study's folder. Where it is given,
+    nothing is tried."""
 
 
 class ScaleSection(Section):
@@ -131,6 +160,7 @@ class StudyConfig(Section):
     skip: tuple[dict[str, str | tuple[str, ...]], ...] = ()
     """Combinations to leave out: by axis, a level or several."""
     compare: CompareSection | None = None
+    tune: TuneSection | None = None
     published: PublishedSection | None = None
     scales: dict[str, ScaleSection] = Field(default_factory=dict)
 
@@ -141,10 +171,12 @@ class StudyConfig(Section):
                 yield f"skip.{number}: expected an axis and its level, found an empty table"
             for axis, levels in rule.items():
                 place = f"skip.{number}.{axis}"
-                yield from self._unknown(axis, place, _several(levels), place)
+                yield from self._unknown(axis, place, levels_in(levels), place)
         if self.compare is not None:
             axis, baseline = self.compare.axis, self.compare.baseline
             yield from self._unknown(axis, "compare.axis", (baseline,), "compare.baseline")
+        if self.tune is not None:
+            yield from self._faults_in_tune(self.tune)
         if self.published is not None:
             yield from self.published.faults_with(self.axes)
 
@@ -162,6 +194,22 @@ class StudyConfig(Section):
                         f"axes.{axis}.{level}: expected letters, digits, '.', '_' and '-', and a letter or digit "
                         f"first, found {level!r}"
                     )
+
+    def _faults_in_tune(self, tune: TuneSection) -> Iterable[str]:
+        yield from self._unknown(tune.axis, "tune.axis", tuple(tune.chosen), "tune.chosen")
+        for axis, levels in tune.levels.items():
+            if axis == tune.axis:
+                yield f"tune.levels.{axis}: every level of {axis!r} chooses a value; leave it out"
+            else:
+                yield from self._unknown(
+                    axis, f"tune.levels.{axis}", levels_in(levels), f"tune.levels.{axis}"
+                )
+        if shared := sorted(set(tune.seeds) & set(self.seeds)):
+            yield (
+                f"tune.seeds: expected none of the study's seeds, so that its results do not choose, found {shared[0]}"
+            )
+        if tune.chosen and (missing := [x for x in self.axes.get(tune.axis, ()) if x not in tune.chosen]):
+            yield f"tune.chosen: expected a value for each level of {tune.axis!r}, found none for {missing[0]!r}"
 
     def _unknown(self, axis: str, axis_key: str, levels: Iterable[str], level_key: str) -> Iterable[str]:
         """Return a message if the study has no such axis, or for each level that the axis does not have."""
@@ -270,9 +318,10 @@ def seeds_of(text: str) -> int | list[int]:
     return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
 
 
-def _several(levels: str | tuple[str, ...]) -> tuple[str, ...]:
+def levels_in(levels: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return one level, or several, as a tuple."""
     return (levels,) if isinstance(levels, str) else levels
 
 
 def _meets(levels: Levels, rule: Mapping[str, str | tuple[str, ...]]) -> bool:
-    return all(levels[axis] in _several(wanted) for axis, wanted in rule.items())
+    return all(levels[axis] in levels_in(wanted) for axis, wanted in rule.items())

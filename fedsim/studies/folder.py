@@ -110,7 +110,7 @@ class StudyFolder:
 
     def write(self) -> None:
         """Write `study.json` and `results.csv`."""
-        compare, published = self.study.compare, self.study.published
+        compare, published, tune = self.study.compare, self.study.published, self.study.tune
         content = {
             "format": _FORMAT,
             "name": self.study.name,
@@ -118,6 +118,7 @@ class StudyFolder:
             "axes": {axis: list(levels) for axis, levels in self.study.axes.items()},
             "seeds": list(self.study.seeds),
             "compare": {} if compare is None else compare.model_dump(mode="json", exclude_none=True),
+            "tune": None if tune is None else tune.model_dump(mode="json", exclude_none=True),
             "published": None if published is None else published.model_dump(mode="json", exclude_none=True),
             "cells": [
                 {"levels": cell.levels, "seed": cell.seed, "folder": cell.folder} | asdict(state)

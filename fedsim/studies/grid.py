@@ -14,6 +14,7 @@ from fedsim.config.requirements import settled
 from fedsim.config.run import RunConfig
 from fedsim.config.study import Levels, StudyConfig
 from fedsim.records.existing_run import State
+from fedsim.studies.key_axis import keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _raw(study: StudyConfig, levels: Levels, source: str) -> dict[str, Any]:
     """Return the configuration of `[run]` with the levels' keys, at the first seed.
 
     The levels are joined first: one axis may name a rule and another one of its options, in any order. Raises
-    ConfigError if two axes set the same key.
+    ConfigError if two axes, or an axis and `[tune]`, set the same key.
     """
     changes: dict[str, Any] = {}
     axis_of: dict[str, str] = {}
@@ -148,6 +149,9 @@ def _raw(study: StudyConfig, levels: Levels, source: str) -> dict[str, Any]:
 
     for axis, level in levels.items():
         join(changes, study.axes[axis][level], axis)
+    if study.tune is not None:
+        value = study.tune.chosen[levels[study.tune.axis]]
+        join(changes, keys_of(study.tune.key, value), "[tune]")
     return merged(study.run, changes) | _name_and_seed(levels, study.seeds[0])
 
 

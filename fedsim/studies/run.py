@@ -31,6 +31,7 @@ from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import Cell, by_levels, cells_of
 from fedsim.studies.progress import Board
 from fedsim.studies.queue import Queue
+from fedsim.studies.tune import to_tune, tuned, tuning_study
 from fedsim.studies.workers import Pool, begin_imports
 
 
@@ -61,14 +62,26 @@ def study(
 ) -> Outcome:
     """Run the unfinished cells of a study, given by its file or as a dict of its tables; writes `<out>/<name>/`.
 
+    With `[tune]`, the study `<name>_tuning` runs first; if it is interrupted, its Outcome is returned.
+
     `sets`, `scale` and `seeds` are as for `load_study`, `task` and `model` as for `simulate`, the rest as for
     `run_study`. With several processes, call it in a script below `if __name__ == "__main__":`, as with
     `multiprocessing`.
     """
     read = partial(read_study, study, scale, sets, seeds)
-    with Given.of(task, model).of_study(read) as config:
-        folder = opened(config, source_of(study), out, force=force)
+    source = source_of(study)
+
+    def run(config: StudyConfig) -> Outcome:
+        folder = opened(config, source, out, force=force)
         return run_study(Board(folder, Terminal(quiet=True)), jobs=jobs, device=device)
+
+    with Given.of(task, model).of_study(read) as config:
+        if to_tune(config):
+            tuning = run(tuning_study(config, source))
+            if tuning.interrupted:
+                return tuning
+            config = tuned(config, tuning.folder)
+        return run(config)
 
 
 @arguments.checked

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from fedsim.common import plugins
-from fedsim.common.errors import ConfigError, short
+from fedsim.common.errors import ConfigError
 from fedsim.common.files import from_toml
 from fedsim.config.errors import assign, read_toml, validated
 from fedsim.config.load import changed, check_effect
-from fedsim.config.study import COLUMNS, StudyConfig, seeds_of
+from fedsim.config.study import StudyConfig, seeds_of
+from fedsim.studies.key_axis import axis_name, levels_of
 
-Level = dict[str, Any]
-"""Keys of a run's configuration that a level replaces."""
 _ALONE = {
     "seed": "give several seeds with --seeds",
     "name": "a study has one name",
@@ -57,21 +54,13 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
         check_effect(written, fixed, {f"arms.{arm}": tables for arm, tables in arms.items()})
     axes: dict[str, Any] = {"arm": arms} if arms else {}
     for key, each in values.items():
-        axes[_axis(key, axes)] = _levels(key, each)
+        if reason := _ALONE.get(key.partition(".")[0]):
+            raise ConfigError(f"--set {key}: expected one value, found several: {reason}")
+        axes[axis_name(key, axes)] = levels_of(key, each, f"--set {key}")
     raw = {"name": name, "seeds": [seed] if seeds is None else seeds_of(seeds), "run": run, "axes": axes}
     if axes and isinstance(first := next(iter(axes.values())), Mapping):
         raw["compare"] = {"axis": next(iter(axes)), "baseline": next(iter(first))}
     return validated(StudyConfig, raw, path.name)
-
-
-def _axis(key: str, taken: Iterable[str]) -> str:
-    """Return the name of the axis of a key: its last part, or all of it where another column has this name."""
-    table, _, last = key.rpartition(".")
-    if reason := _ALONE.get(key.partition(".")[0]):
-        raise ConfigError(f"--set {key}: expected one value, found several: {reason}")
-    used = {*COLUMNS, *plugins.names("metric"), *taken, "name"}
-    name = last if last not in used else f"{table}_{last}" if last != "name" else table.rpartition(".")[2]
-    return re.sub(r"\W", "_", name)
 
 
 def _configuration(path: Path) -> dict[str, Any]:
@@ -82,23 +71,6 @@ def _configuration(path: Path) -> dict[str, Any]:
             f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
         )
     return written
-
-
-def _levels(key: str, values: Sequence[Any]) -> dict[str, Level]:
-    """Return a level for each value, named after it."""
-    levels: dict[str, Level] = {}
-    for value in values:
-        name = re.sub(r"[^A-Za-z0-9._]+", "-", str(value).replace("-", "minus", str(value).startswith("-")))
-        name = name.strip("-._") or "empty"
-        if name in levels:
-            raise ConfigError(f"--set {key}: expected different values, found {short(str(value))!r} twice")
-        levels[name] = _nested(key.split("."), value)
-    return levels
-
-
-def _nested(keys: Sequence[str], value: Any) -> Level:
-    key, *below = (part.strip() for part in keys)
-    return {key: _nested(below, value) if below else value}
 
 
 def _plain(text: str) -> Any:

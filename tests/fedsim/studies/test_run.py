@@ -33,7 +33,7 @@ from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
-from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, load_study
+from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, TuneSection, load_study
 from fedsim.data.federated_data import Task
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.existing_run import State
@@ -721,7 +721,7 @@ def test_the_table_shows_running_cells_and_counts(tmp_path: Path) -> None:
 
 def test_every_key_and_option_is_documented() -> None:
     manual = (SMALLEST.parents[2] / "docs" / "studies.md").read_text()
-    tables = (StudyConfig, CompareSection, ScaleSection)
+    tables = (StudyConfig, CompareSection, ScaleSection, TuneSection)
     for key in (key for table in tables for key in table.model_fields):
         assert f"`{key}`" in manual or f"[{key}" in manual, key
     for option in inspect.signature(cli_study.study).parameters:

@@ -1,0 +1,148 @@
+"""Chooses a key's value for each level of an axis before a study, by runs with seeds of their own: `[tune]`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from fedsim.analysis.opening.study import Study, open_study
+from fedsim.common.errors import RunError
+from fedsim.common.plugins import smaller_is_better
+from fedsim.common.terminal import shown
+from fedsim.config.study import CompareSection, StudyConfig, TuneSection, levels_in
+from fedsim.studies.grid import cells_of
+from fedsim.studies.key_axis import axis_name, levels_of
+
+Scores = dict[str, dict[str, float]]
+"""By level of the axis and by value: the mean of the metric, NaN where a run failed or is missing."""
+
+
+def to_tune(study: StudyConfig) -> bool:
+    """Return whether the study has a `[tune]` whose values are not chosen."""
+    return study.tune is not None and not study.tune.chosen
+
+
+def tuning_study(study: StudyConfig, source: str) -> StudyConfig:
+    """Return the study `<name>_tuning` that tries each value of `[tune]`: its last axis has a level for each.
+
+    `source` names the file in messages. Raises ConfigError for cells that cannot be run, be it in the study itself.
+    """
+    tune = _tune_of(study)
+    cells_of(provisional(study), source)
+    axes = {
+        axis: {level: levels[level] for level in _tried(tune, axis, tuple(levels))}
+        for axis, levels in study.axes.items()
+    }
+    values = levels_of(tune.key, tune.values, f"{source}: tune.values")
+    name = axis_name(tune.key, axes)
+    skip = ({axis: _among(rule[axis], axes[axis]) for axis in rule} for rule in study.skip)
+    update = {
+        "name": f"{study.name}_tuning",
+        "description": f"Which {tune.key} has the best {tune.metric} at each level of {tune.axis}?",
+        "seeds": tune.seeds,
+        "axes": axes | {name: values},
+        "skip": tuple(rule for rule in skip if all(rule.values())),
+        "compare": CompareSection(axis=name, baseline=next(iter(values)), metrics=(tune.metric,)),
+        "tune": None,
+        "published": None,
+    }
+    return study.model_copy(update=update)
+
+
+def provisional(study: StudyConfig) -> StudyConfig:
+    """Return the study with the first value for every level."""
+    tune = _tune_of(study)
+    return _with(study, dict.fromkeys(study.axes[tune.axis], tune.values[0]))
+
+
+def tuned(study: StudyConfig, folder: Path) -> StudyConfig:
+    """Return the study with the values that its tuning study in `folder` chose.
+
+    A value is chosen if its mean of the metric is the best, of equal ones the first. A value with a run that failed is
+    not chosen. Raises RunError if none is left for a level.
+    """
+    tune = _tune_of(study)
+    best = min if smaller_is_better(tune.metric) else max
+    chosen = {}
+    for level, means in scores(tune, open_study(folder)).items():
+        values = [
+            (mean, value) for mean, value in zip(means.values(), tune.values, strict=True) if mean == mean
+        ]
+        if not values:
+            raise RunError(
+                f"{folder}: a run of each value of {tune.key} failed at {tune.axis}={level}: try other values"
+            )
+        chosen[level] = best(values, key=lambda pair: pair[0])[1]
+    return _with(study, chosen)
+
+
+def scores(tune: TuneSection, tried: Study) -> Scores:
+    """Return the mean of the metric over the seeds and the other axes' levels of a tuning study."""
+    frame, key = tried.frame([tune.metric]), list(tried.axes)[-1]
+    groups = frame.groupby([tune.axis, key])[tune.metric]
+    means, done = groups.mean().to_dict(), groups.size().to_dict()
+    planned = Counter((cell.levels[tune.axis], cell.levels[key]) for cell in tried.cells)
+    return {
+        level: {
+            value: means[level, value] if done.get((level, value)) == planned[level, value] else math.nan
+            for value in tried.axes[key]
+        }
+        for level in tried.axes[tune.axis]
+    }
+
+
+def tuning_table(study: StudyConfig, folder: Path) -> Table:
+    """Return the means of a tuned study's values as a table for the terminal; `*` marks the chosen one."""
+    tune, tried = _tune_of(study), open_study(folder)
+    title = f"{tune.key} by {tune.metric}, {len(tried.seeds)} seeds; * is chosen"
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, title=shown(title))
+    table.title_justify = table.caption_justify = "left"
+    table.add_column(tune.axis)
+    for value in tune.values:
+        table.add_column(shown(f"{value}"), justify="right")
+    for level, means in scores(tune, tried).items():
+        marks = ["*" if value == tune.chosen[level] else " " for value in tune.values]
+        texts = ["failed" if math.isnan(mean) else f"{mean:.4g}" for mean in means.values()]
+        table.add_row(shown(level), *(f"{text}{mark}" for text, mark in zip(texts, marks, strict=True)))
+    if at_the_end := extremes(tune):
+        table.caption = shown(
+            "Values outside those tried may be better: "
+            + ", ".join(f"{level} chose the {end} one" for level, end in at_the_end.items())
+        )
+    return table
+
+
+def extremes(tune: TuneSection) -> dict[str, str]:
+    """Return the levels that chose the smallest or the largest of several numbers, and which."""
+    numbers = [
+        value for value in tune.values if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    if len(numbers) < len(tune.values):
+        return {}
+    ends = {min(numbers): "smallest", max(numbers): "largest"}
+    return {level: ends[value] for level, value in tune.chosen.items() if value in ends}
+
+
+def _tune_of(study: StudyConfig) -> TuneSection:
+    if study.tune is None:
+        raise ValueError(f"study {study.name}: it has no [tune]")
+    return study.tune
+
+
+def _with(study: StudyConfig, chosen: Mapping[str, Any]) -> StudyConfig:
+    return study.model_copy(update={"tune": _tune_of(study).model_copy(update={"chosen": dict(chosen)})})
+
+
+def _tried(tune: TuneSection, axis: str, levels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the levels of an axis at which values are tried."""
+    return _among(tune.levels.get(axis, levels), levels)
+
+
+def _among(levels: str | tuple[str, ...], known: Any) -> tuple[str, ...]:
+    return tuple(level for level in known if level in levels_in(levels))

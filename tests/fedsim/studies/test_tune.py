@@ -1,0 +1,193 @@
+"""`[tune]`: each level of an axis chooses a key's value before the study, on seeds of its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedsim import analysis
+from fedsim.analysis.metrics.mean_percent import mean_percent
+from fedsim.cli.main import main
+from fedsim.common.errors import ConfigError, RunError
+from fedsim.config.errors import read_toml, validated
+from fedsim.config.study import StudyConfig, load_study
+from fedsim.studies import run as studies
+from fedsim.studies.grid import cells_of
+from fedsim.studies.tune import extremes, provisional, tuned, tuning_study
+
+SMALLEST = Path(__file__).resolve().parents[3] / "examples" / "studies" / "smallest.toml"
+VALUES = [0.003, 0.3, 0.1]
+TUNE = {"axis": "rule", "key": "train.lr", "values": VALUES, "seeds": [11, 12]}
+
+
+def tables(**changes: Any) -> dict[str, Any]:
+    """Return the smallest study, shorter, with some of its tables replaced."""
+    raw = read_toml(SMALLEST)
+    raw["run"] |= {"stop": {"steps": 8}, "evaluate": {"every_steps": 8}}
+    return raw | {"seeds": [1], "tune": TUNE} | changes
+
+
+def checked(**changes: Any) -> StudyConfig:
+    return validated(StudyConfig, tables(**changes), "s")
+
+
+def accuracies(folder: Path, rule: str, value: float) -> list[float]:
+    """Return the mean accuracies at the ends of the runs that tried a value, from their own tables."""
+    runs = [analysis.open_run(folder / "runs" / f"{rule}.{value}" / f"seed-{seed}") for seed in (11, 12)]
+    return [mean_percent(run.final().accuracy, run.final().n) for run in runs]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tuned")
+    outcome = studies.study(tables(), out=out, jobs=1, device="cpu")
+    assert (outcome.done, outcome.failed) == (2, ())
+    return out
+
+
+def test_each_level_chooses_the_value_with_the_best_mean_over_the_tuning_seeds(done: Path) -> None:
+    for rule in ("fedavg", "fedfv"):
+        means = {value: fmean(accuracies(done / "smallest_tuning", rule, value)) for value in VALUES}
+        best = max(means, key=lambda value: means[value])
+        assert best != VALUES[0]  # so small a rate learns nothing in eight steps
+        assert analysis.open_run(done / "smallest" / "runs" / rule / "seed-1").config["train"]["lr"] == best
+
+
+def test_the_study_is_the_one_with_these_values_written_by_hand(done: Path, tmp_path: Path) -> None:
+    chosen = analysis.open_study(done / "smallest").tune
+    assert chosen is not None
+    axes = {
+        rule: {"algorithm": {"name": rule}, "train": {"lr": value}} for rule, value in chosen.chosen.items()
+    }
+    raw = tables(axes={"rule": axes})
+    del raw["tune"]
+    studies.study(raw, out=tmp_path, jobs=1, device="cpu")
+    assert analysis.open_study(tmp_path / "smallest").digest == analysis.open_study(done / "smallest").digest
+
+
+def test_the_folder_repeats_the_study_without_tuning(done: Path, tmp_path: Path) -> None:
+    studies.study(done / "smallest" / "study.toml", out=tmp_path, jobs=1, device="cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["smallest"]
+    assert analysis.open_study(tmp_path / "smallest").digest == analysis.open_study(done / "smallest").digest
+
+
+def test_the_best_of_a_metric_that_should_be_small_is_its_smallest(done: Path) -> None:
+    largest = tuned(checked(), done / "smallest_tuning").tune
+    smallest = tuned(checked(tune=TUNE | {"metric": "variance_percent2"}), done / "smallest_tuning").tune
+    assert largest is not None
+    assert smallest is not None
+    for rule in ("fedavg", "fedfv"):
+        runs = {
+            value: fmean(
+                analysis.open_run(done / "smallest_tuning" / "runs" / f"{rule}.{value}" / f"seed-{seed}")
+                .final()
+                .summary()["variance_percent2"]
+                for seed in (11, 12)
+            )
+            for value in VALUES
+        }
+        assert smallest.chosen[rule] == min(runs, key=lambda value: runs[value])
+
+
+def test_the_first_of_equal_values_is_chosen(tmp_path: Path) -> None:
+    """How often a run is evaluated does not change how it ends."""
+    raw = tables(tune=TUNE | {"key": "evaluate.every_steps", "values": [8, 4]})
+    raw["run"]["evaluate"] = {}
+    studies.study(raw, out=tmp_path, jobs=1, device="cpu")
+    tune = analysis.open_study(tmp_path / "smallest").tune
+    assert tune is not None
+    assert tune.chosen == {"fedavg": 8, "fedfv": 8}
+
+
+def test_values_are_tried_at_some_levels_of_other_axes(tmp_path: Path) -> None:
+    world = {"calm": {"train": {"batch_size": 5}}, "busy": {}, "late": {}}
+    study = checked(
+        axes=tables()["axes"] | {"world": world},
+        tune=TUNE | {"levels": {"world": ["busy", "late"]}},
+        skip=[{"rule": "fedfv", "world": ["late", "calm"]}],
+    )
+    cells = cells_of(tuning_study(study, "s"), "s")
+    tried = {(c.levels["rule"], c.levels["world"], c.config.train.lr, c.seed) for c in cells}
+    places = [("fedavg", "busy"), ("fedavg", "late"), ("fedfv", "busy")]
+    assert tried == {(*place, value, seed) for place in places for value in VALUES for seed in (11, 12)}
+    assert len(cells) == len(tried)
+
+
+def test_a_value_whose_run_fails_is_not_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.toml"
+    strict = {"run": tables()["run"] | {"bad_updates": {"policy": "stop"}}}
+    file.write_text(tomli_w.dumps(tables(tune=TUNE | {"values": [1e30, 0.01, 0.1]}, **strict)))
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(file), "--out", str(tmp_path / "runs"), "--jobs", "1", "--device", "cpu"])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0, printed
+    assert "train.lr by mean_percent, 2 seeds; * is chosen" in " ".join(printed.split())
+    assert re.search(r"^fedavg +failed +[0-9.]+[ *]+[0-9.]+[ *]*$", printed, re.MULTILINE)
+    assert "fedavg chose the largest one" not in printed  # 1e30 is
+    assert "2 of 2 cells done" in printed
+    with pytest.raises(RunError, match=r"each value of train.lr failed at rule=fedavg: try other values"):
+        studies.study(
+            tables(tune=TUNE | {"values": [1e30, 1e29]}, **strict), out=tmp_path, jobs=1, device="cpu"
+        )
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ({"axis": "rules"}, "tune.axis: there is no axis 'rules'; did you mean 'rule'?"),
+        ({"seeds": [1, 12]}, "tune.seeds: expected none of the study's seeds, so that its results do not choose"),
+        ({"levels": {"rule": "fedfv"}}, "tune.levels.rule: every level of 'rule' chooses a value; leave it out"),
+        ({"levels": {"world": "x"}}, "tune.levels.world: there is no axis 'world'"),
+        ({"chosen": {"fedavg": 1.0}}, "tune.chosen: expected a value for each level of 'rule', found none for 'fedfv'"),
+        ({"chosen": {"fedav": 1.0}}, "tune.chosen: axis 'rule' has no level 'fedav'; did you mean 'fedavg'?"),
+        ({"values": [0.1]}, "tune.values"),
+        ({"key": "seed"}, "tune.key: expected a key of [run], such as train.lr, found 'seed'"),
+        ({"metric": "mean"}, "tune.metric"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_tuned_is_refused(tune: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_study(tables(tune=TUNE | tune))
+    assert message in str(refused.value)
+
+
+def test_values_and_keys_that_no_run_accepts_are_refused_before_any_run(tmp_path: Path) -> None:
+    for tune, message in (
+        ({"key": "train.lrr"}, r"train.lrr: unknown key; did you mean 'lr'"),
+        ({"values": [0.1, -1.0]}, r"train.lr: .*found -1.0 \(in: rule=fedavg, lr=minus1.0"),
+        ({"values": [0.1, 0.1]}, r"tune.values: expected different values, found '0.1' twice"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            studies.study(tables(tune=TUNE | tune), out=tmp_path, jobs=1)
+    axes = {"rule": {"fedavg": {"train": {"lr": 0.1}}}}
+    with pytest.raises(ConfigError, match=r"axes rule and \[tune\] both set train.lr"):
+        studies.study(tables(axes=axes), out=tmp_path, jobs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_estimates_both_studies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(tomli_w.dumps(tables()))
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(file), "--out", str(tmp_path / "runs"), "--dry-run"])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "plan of study smallest_tuning" in printed
+    assert "12: 0 done, 12 left" in printed
+    assert "plan of study smallest " in printed
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_ends_of_the_values_are_named() -> None:
+    tune = checked(tune=TUNE | {"chosen": {"fedavg": 0.3, "fedfv": 0.1}}).tune
+    assert tune is not None
+    assert extremes(tune) == {"fedavg": "largest"}
+    words = checked(tune=TUNE | {"key": "algorithm.name", "values": ["fedavg", "qffl"]})
+    rules = provisional(words).tune
+    assert rules is not None
+    assert extremes(rules) == {}
