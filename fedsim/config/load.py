@@ -167,7 +167,7 @@ def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
     """Make assignments `a.b=value` in a configuration in place, and return it.
 
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
-    the table share stay. Raises ConfigError.
+    the table share stay. So does naming another scenario (`world.scenario=churn`). Raises ConfigError.
     """
     for text in sets:
         key = text.partition("=")[0].strip()
@@ -179,6 +179,11 @@ def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
                 raw[table] = dict(before)
             if table in _DECIDE_MODE and isinstance(train := raw.get("train"), Mapping):
                 raw["train"] = {k: v for k, v in train.items() if k != "mode"}
+        elif key == "world.scenario" and isinstance(before := raw.get("world"), Mapping):
+            raw["world"] = dict(before)
+            assign(raw, text)
+            if not _same_scenario(before, raw["world"]):
+                raw["world"].pop("options", None)
     for text in sets:
         assign(raw, text)
     return raw
@@ -242,12 +247,20 @@ def _runs(
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the keys of `changes` replaced, table by table.
 
-    A table that names another plug-in replaces the whole table.
+    A table that names another plug-in replaces the whole table; one that names another scenario replaces its options.
     """
-    result = dict(base)
+    result = (
+        dict(base) if _same_scenario(base, changes) else {k: v for k, v in base.items() if k != "options"}
+    )
     for key, value in changes.items():
         below: Any = result.get(key)
         are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
         same_plugin = are_tables and value.get("name") in (None, below.get("name"))
         result[key] = merged(below, value) if same_plugin else value
     return result
+
+
+def _same_scenario(world: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """Return whether changes of a table leave its scenario, if it has one."""
+    scenario = world.get("scenario")
+    return scenario is None or changes.get("scenario", scenario) == scenario

@@ -157,6 +157,8 @@ def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
         server.history.settle(server.history.add(absent, before.clients, before.step, before.notes()))
         server.participations[before.clients] = 1
     rows = 1e-3 * (common + torch.randn(m, columns, generator=draws))
+    beside = torch.zeros(m, columns * len(server.algorithm.receives))
+    rows = torch.cat([rows, beside], dim=1)
     present = _arrivals(np.arange(m))
     with at_most(1):  # threads would wait more than work on so little
         return _seconds(lambda: server.step(present, rows))

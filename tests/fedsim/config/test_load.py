@@ -106,3 +106,20 @@ def test_a_study_is_read_from_a_dict() -> None:
     assert load_study(tables, sets=["run.stop.steps=2"], seeds="3,5") == study
     with pytest.raises(ConfigError, match="study: expected a study, found the configuration of a run"):
         load_study(TABLES)
+
+
+@pytest.mark.parametrize("scenario", ["churn", "always_on"])
+def test_another_scenario_drops_the_options_of_the_first(scenario: str) -> None:
+    options = {"mean_on": "1h", "mean_off": "2h"}
+    raw = TABLES | {"world": {"scenario": "churn", "horizon": "2h", "options": options}}
+    kept = options if scenario == "churn" else {}
+    (by_arm,) = load_config(raw | {"arms": {"a": {"world": {"scenario": scenario}}}})
+    (by_set,) = load_config(raw, {"world.scenario": scenario})
+    for run in (by_arm, by_set):
+        assert (run.world.scenario, run.world.options, run.world.horizon) == (scenario, kept, 7200 * 10**6)
+    (own,) = load_config(raw, {"world.scenario": "diurnal", "world.options.time_zones": 2})
+    assert own.world.options == {"time_zones": 2}
+    (own,) = load_config(
+        raw | {"arms": {"a": {"world": {"scenario": "diurnal", "options": {"time_zones": 2}}}}}
+    )
+    assert own.world.options == {"time_zones": 2}

@@ -214,6 +214,11 @@ def test_a_rule_that_weighs_by_accuracy_is_planned() -> None:
     assert plan_run(small(algorithm={"name": "fedfa"}), workers=0).steps == 8
 
 
+@pytest.mark.parametrize("method", ["scaffold", "feddyn"])
+def test_a_rule_that_receives_vectors_is_planned(method: str) -> None:
+    assert plan_run(small(algorithm={"name": method}, client={"name": method}), workers=0).steps == 8
+
+
 def lines(found: PlannedRun) -> list[tuple[str, str]]:
     made = table(found)
     names, texts = ([str(cell) for cell in column.cells] for column in made.columns)
