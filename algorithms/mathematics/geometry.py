@@ -105,9 +105,12 @@ def row_norms(gram: Floats) -> Floats:
 
 
 def squared_distances(gram: Floats) -> Floats:
-    """Return ‖row_i - row_j‖² `[n, n]`; less than 1e-12 of the longer row's square is rounding and counts as zero."""
+    """Return ‖row_i - row_j‖² `[n, n]`; less than 1e-12 of the longer row's square is rounding and counts as zero.
+
+    The matrix is symmetric to the bit, even if rounding made `gram` differ from its transpose.
+    """
     squares = np.maximum(gram.diagonal(), 0.0)
-    distances = squares[:, None] + squares - 2 * gram
+    distances = squares[:, None] + squares - (gram + gram.T)
     return np.where(distances < _CLOSE * np.maximum(squares[:, None], squares), 0.0, distances)
 
 

@@ -68,12 +68,14 @@ def test_without_epsilon_scaled_updates_are_a_scaled_step(seed: int, m: int, sca
     assert_same(fedexp(scale * rows, epsilon=0.0).direction, scale * fedexp(rows, epsilon=0.0).direction)
 
 
-def test_updates_that_cancel_out_are_not_stretched_without_epsilon() -> None:
-    rows = updates(0, 3, 30)
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_updates_that_cancel_out_are_not_stretched_without_epsilon(scale: float) -> None:
+    rows = scale * updates(0, 3, 30)
     cancelling = np.concatenate([rows, -rows[::-1]])
     assert fedexp(cancelling, epsilon=0.0).diagnostics["server_lr"] == 1
     squares = (rows**2).sum() / 3
-    assert fedexp(cancelling, epsilon=0.1).diagnostics["server_lr"] == pytest.approx(squares / 0.2)
+    expected = max(1.0, squares / (2 * 0.1 * scale))
+    assert fedexp(cancelling, epsilon=0.1 * scale).diagnostics["server_lr"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.9])

@@ -106,6 +106,13 @@ def test_distances_are_those_of_the_vectors(scale: float) -> None:
     np.testing.assert_allclose(geometry.distances_to(point, gram), expected, rtol=1e-12)
 
 
+def test_distances_are_the_same_in_both_directions_in_spite_of_rounding() -> None:
+    rows = np.random.default_rng(0).normal(size=(5, 8))
+    rounded = (rows @ rows.T) * (1 + 1e-15 * np.arange(25).reshape(5, 5))
+    distances = geometry.squared_distances(rounded)
+    np.testing.assert_array_equal(distances, distances.T)
+
+
 def test_distances_of_vectors_that_are_equal_up_to_rounding_are_zero() -> None:
     rows = np.tile(np.random.default_rng(1).normal(size=8), (4, 1))
     rows[1:3] *= 1 + np.array([[1e-9], [-1e-9]])
