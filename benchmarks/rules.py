@@ -2,17 +2,22 @@
 
     python benchmarks/rules.py             # some ten minutes; sizes that do not fit into memory are left out
     python benchmarks/rules.py --quick     # without m = 1000 rows and P = 11M parameters: two minutes
+    python benchmarks/rules.py --columns   # rules that combine column by column alone: two minutes, 5 GB of memory
 
-Five tables in Markdown. Times are medians of processor time, on one thread. "bound" is what the machine can do at best,
+Six tables in Markdown. Times are medians of processor time, on one thread. "bound" is what the machine can do at best,
 at the bandwidth and the rate of float32 products measured beside each row: for the weighted sum the time to read the
 rows and to fill a new vector; for inner products, where the rule needs them, that to read the rows or that of their
 2 m m P operations, whichever is longer. Many rows can be faster, as half of the inner products follow from symmetry.
+For rules that combine column by column it is the time to read the rows and to fill a new vector; their memory is what
+the process takes for a step beside the rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +31,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from fedsim.common.threads import at_most
+from fedsim.server.columns import Chosen, combine_columns
 from fedsim.server.combine import combine
 from fedsim.server.gram import Blocks, block_products, weighted_sum
 from fedsim.server.history import GradientHistory
@@ -43,6 +49,7 @@ Timed = tuple[tuple[float, float, float], torch.Tensor]
 Grams = dict[str, tuple[float, Any]]
 """Inner products of the same rows by level, with the seconds they took."""
 RULES = ("fedavg", "fedmgda_plus", "fedfv", "fedmdfg", "fedlf")
+OF_COLUMNS = ("coordinate_median", "trimmed_mean")
 
 
 def main() -> None:
@@ -51,6 +58,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="without m = 1000 and P = 11M")
+    parser.add_argument("--columns", action="store_true", help="rules that combine column by column alone")
     parser.add_argument("--seconds", type=float, default=0.5, help="time to repeat each measurement for")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -64,10 +72,14 @@ def tables(arguments: argparse.Namespace) -> None:
     models = ["0.2M", "1.2M"] if arguments.quick else list(MODELS)
     cohorts = [10, 100] if arguments.quick else [10, 100, 1000]
     clock, machine = Clock(arguments.seconds), Machine.measured()
+    pairs = [(model, m) for model in models[:2] for m in cohorts]
     print(
         f"Memory bandwidth {machine.bytes_per_s / 1e9:.1f} GB/s, float32 products "
         f"{machine.flops / 1e9:.0f} GFLOP/s, torch {torch.__version__}, one thread."
     )
+    columns_table(clock, pairs)
+    if arguments.columns:
+        return
     worst = step_table(clock, models, cohorts)
     fedfv = fedfv_table(clock, [("0.2M", 10), ("0.2M", 100), ("1.2M", 10), ("1.2M", 100)])
     history_table(clock, "0.2M", remembered=100, fresh=10)
@@ -165,11 +177,7 @@ def step_table(clock: Clock, models: list[str], cohorts: list[int]) -> float:
     for model in models:
         for m in cohorts:
             n_parameters = sum(MODELS[model])
-            free = psutil.virtual_memory().available
-            if 2 * 4 * m * n_parameters > free:
-                line(
-                    model, m, f"left out: {4e-9 * m * n_parameters:.0f} GB of rows, {1e-9 * free:.0f} GB free"
-                )
+            if left_out(model, m):
                 continue
             rows, grams = rows_of(m, n_parameters), Grams()
             for rule in RULES:
@@ -196,6 +204,83 @@ def step_times(
     stack = stack_of(grams, m, m)
     solve_s, (direction, _) = clock.time(lambda: algorithm.weigh(stack, algorithm.init()))
     return gram_s, solve_s, clock.time(lambda: weighted_sum(rows, direction.weights, spans))[0]
+
+
+def left_out(model: str, m: int) -> bool:
+    """Return whether twice the rows would not fit into memory; the table then has a line that says so."""
+    n_parameters, free = sum(MODELS[model]), psutil.virtual_memory().available
+    if 2 * 4 * m * n_parameters <= free:
+        return False
+    line(model, m, f"left out: {4e-9 * m * n_parameters:.0f} GB of rows, {1e-9 * free:.0f} GB free")
+    return True
+
+
+def columns_table(clock: Clock, pairs: list[tuple[str, int]]) -> None:
+    """Print how long medians and trimmed means take, against reading the rows once, and their memory."""
+    columns = (
+        "P",
+        "m",
+        "rule",
+        "combine",
+        "bound",
+        "combine / bound",
+        "ns per number",
+        "memory, MiB",
+        "rows, MiB",
+    )
+    heading("Column by column, milliseconds", *columns)
+    for model, m in pairs:
+        if left_out(model, m):
+            continue
+        rows = rows_of(m, sum(MODELS[model]))
+        for rule in OF_COLUMNS:
+            combine_s, taken = column_step(clock, rule, rows)
+            bound = Machine.measured().bound(m, rows.shape[1], 0)
+            numbers = (f"{combine_s / bound:.0f}", f"{1e9 * combine_s / rows.numel():.1f}")
+            line(
+                model,
+                m,
+                rule,
+                combine_s,
+                bound,
+                *numbers,
+                f"{taken / 2**20:.0f}",
+                f"{4 * rows.numel() / 2**20:,.0f}",
+            )
+
+
+def column_step(clock: Clock, rule: str, rows: torch.Tensor) -> tuple[float, int]:
+    """Return the seconds of a step by a rule of columns, and the bytes that it takes beside the rows."""
+    columns = build_rule(rule, {}).columns
+    assert columns is not None
+    chosen = [Chosen.of(rows, np.ones(len(rows)))]
+
+    def step() -> torch.Tensor:
+        return combine_columns(chosen, columns, rows.new_empty(rows.shape[1]))
+
+    return clock.time(step)[0], peak_of(step)
+
+
+def peak_of(run: Callable[[], object]) -> int:
+    """Return how much the memory of this process grows during a call, looked at a thousand times a second."""
+    process, ended = psutil.Process(), threading.Event()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)  # memory that was freed before, and kept, would hide the growth
+    before = most = process.memory_info().rss
+
+    def look() -> None:
+        nonlocal most
+        while not ended.wait(0.001):
+            most = max(most, process.memory_info().rss)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        run()
+    finally:
+        ended.set()
+        looking.join()
+    return max(most, process.memory_info().rss) - before
 
 
 def fedfv_table(clock: Clock, pairs: list[tuple[str, int]]) -> float:

@@ -24,6 +24,7 @@ import gpu
 import long_run
 import pacing
 import plan
+import rules
 import startup
 import watching
 import works
@@ -199,6 +200,16 @@ def test_fair_rules_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Captur
     assert fedavg[2] == "1.00"
     assert [row[0] for row in (fedfv, fedlf, some)] == ["fedfv", "fedlf", "fedlf, losses on 100 samples"]
     assert all(float(row[1]) > 0 for row in (fedavg, fedfv, fedlf, some))
+
+
+def test_rules_of_columns_are_measured(capsys: Capture) -> None:
+    rules.columns_table(rules.Clock(0.0), [("0.2M", 30)])
+    _, _, *rows = [cells(line) for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [row[:3] for row in rows] == [["0.2M", "30", rule] for rule in rules.OF_COLUMNS]
+    for *_, taken, held in rows:
+        assert int(taken) < int(held) == 23
+    block = bytearray()
+    assert rules.peak_of(lambda: block.extend(b"1" * 2**26)) >= 2**26
 
 
 def test_both_ends_of_a_long_run_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

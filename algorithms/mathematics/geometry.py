@@ -16,6 +16,9 @@ from fedsim.server.rule import Floats
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 """Squared norms below this share of the squared sum of their terms' norms are rounding."""
 
+_CLOSE = 1e-12
+"""Squared distances below this share of the longer vector's square are rounding."""
+
 
 def mean_of_present(n: int, m: int) -> Floats:
     """Return the weights `[n]` of the plain mean of the first `m` rows."""
@@ -99,6 +102,27 @@ def unit_fair_weights(losses: Floats) -> Floats:
 def row_norms(gram: Floats) -> Floats:
     """Return ‖row‖ `[n]` for each row; rounding below zero counts as zero."""
     return np.asarray(np.sqrt(np.maximum(gram.diagonal(), 0.0)))
+
+
+def squared_distances(gram: Floats) -> Floats:
+    """Return ‖row_i - row_j‖² `[n, n]`; less than 1e-12 of the longer row's square is rounding and counts as zero.
+
+    The matrix is symmetric to the bit, even if rounding made `gram` differ from its transpose.
+    """
+    squares = np.maximum(gram.diagonal(), 0.0)
+    distances = squares[:, None] + squares - (gram + gram.T)
+    return np.where(distances < _CLOSE * np.maximum(squares[:, None], squares), 0.0, distances)
+
+
+def distances_to(coefficients: Floats, gram: Floats) -> Floats:
+    """Return ‖row_i - v‖ `[n]`, v the vector with these coefficients `[n]` over the rows; rounding counts as zero.
+
+    Rounding is less than 1e-12 of the larger of ‖row_i‖² and ‖v‖².
+    """
+    inner = gram @ coefficients
+    square, squares = max(float(coefficients @ inner), 0.0), np.maximum(gram.diagonal(), 0.0)
+    distances = squares - 2 * inner + square
+    return np.sqrt(np.where(distances < _CLOSE * np.maximum(squares, square), 0.0, distances))
 
 
 def inverse_norms(gram: Floats) -> Floats:

@@ -77,6 +77,12 @@ def refuse_memory(rule: Algorithm) -> None:
         )
 
 
+def refuse_columns(rule: Algorithm, reason: str) -> None:
+    """Raise ConfigError with the reason if the rule combines the rows column by column."""
+    if rule.columns is not None:
+        raise ConfigError(f"the rule combines the rows column by column: {reason}")
+
+
 def refuse_scale_free(rule: Algorithm) -> None:
     """Raise ConfigError if the rule would undo a change of the rows' lengths."""
     if rule.needs.scale_free:

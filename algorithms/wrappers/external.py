@@ -2,7 +2,8 @@
 
 The rule sees the present rows only. Its direction is then projected, oldest age first, off the sum of the rows of
 that age that it conflicts with, and stretched to its former length. `external` around `fedfv` with tau = 0 equals
-FedFV. Rules that remember absent clients themselves are refused.
+FedFV. Rules that remember absent clients themselves are refused, and those that combine the rows column by column,
+because their direction is no weighted sum.
 """
 
 from __future__ import annotations
@@ -15,13 +16,20 @@ from pydantic import Field
 
 from fedsim.algorithms.fedfv import off_absent
 from fedsim.algorithms.mathematics.geometry import norm, of_length
-from fedsim.algorithms.mathematics.stack_views import refuse_memory, selected, spread, with_gram
+from fedsim.algorithms.mathematics.stack_views import (
+    refuse_columns,
+    refuse_memory,
+    selected,
+    spread,
+    with_gram,
+)
 from fedsim.server.rule import Algorithm, Direction, Stack, State
 
 
 def external(rule: Algorithm, *, tau: Annotated[int, Field(ge=1)] = 1) -> Algorithm:
     """Project the rule's direction off the updates of clients absent for up to `tau` steps, from step `tau` on."""
     refuse_memory(rule)
+    refuse_columns(rule, "a projection needs the weights of a sum")
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
         rows = np.arange(stack.m)

@@ -6,7 +6,7 @@ there are rows) joins its neighbour and the rule runs on the two together.
 
 The rule has a state of its own in each block; joined blocks use that of the first. Diagnostics of the rule are recorded
 as the mean over blocks, `kkt_residual` as the largest. Rules without inner products would have the same weights in
-every layer, and layer-wise rules need no wrapper: both are refused.
+every layer; rules that work layer by layer or column by column need no wrapper: all are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsim.algorithms.mathematics.blocks import Part, first_zero, merged, weights_by_block
+from fedsim.algorithms.mathematics.stack_views import refuse_columns
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Algorithm, Direction, Floats, Stack, State
 
@@ -26,6 +27,7 @@ def layerwise(
     rule: Algorithm, *, merging: bool = True, zero_tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-4
 ) -> Algorithm:
     """Run the rule layer by layer; `zero_tolerance` is the relative norm below which a block is joined."""
+    refuse_columns(rule, "it treats each parameter by itself already, whatever its layer")
     if rule.needs.gram == "none":
         raise ConfigError("the rule uses no inner products: its weights would be the same in every layer")
     if rule.needs.gram == "blocks":

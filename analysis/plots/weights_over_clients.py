@@ -11,6 +11,7 @@ from fedsim.analysis.drawing.picture import Picture, panels, spans, whole_number
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.observatory import KINDS, recorded, with_shares
+from fedsim.common.errors import FolderError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,9 +23,13 @@ ROWS, BINS = 120, 200
 def weights_over_clients(run: Run) -> Picture:
     """Draw each client's share of the weights over steps, present and absent.
 
-    Raises FolderError if the run did not record conflicts.
+    Raises FolderError if the run did not record conflicts, or if its rule combines updates column by column.
     """
     whole = with_shares(recorded(run))
+    if whole.share.isna().any():
+        raise FolderError(
+            f"{run.folder}: expected updates with weights, found a rule that combines them by column"
+        )
     row_of, sizes = _groups(whole)
     first, last = int(whole.step.min()), int(whole.step.max())
     group = spans(last - first + 1, BINS)

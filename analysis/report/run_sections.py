@@ -119,6 +119,9 @@ def _observed(run: Run, prefix: str) -> Iterator[Block]:
     if len(merged):
         caption = "Steps in which the rule merged a layer with the next one: both have the same weights"
         yield frame_table(f"{prefix}merged", caption, merged, _MERGED)
+    if rows.weight.isna().any():
+        yield Text("The rule combines updates column by column, so no update has a weight.", "note")
+        return
     yield Heading("Who was protected", 3)
     yield Figure(f"{prefix}weights", partial(weights_over_clients, run), wide=True)
     clients = observatory.by_client(rows)

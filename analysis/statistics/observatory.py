@@ -97,11 +97,15 @@ def layer_times(rows: pd.DataFrame, kind: str, bins: int) -> tuple[Floats, Float
 
 
 def with_shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the whole model with a column `share`, % of their step's sum of weights, or 0."""
+    """Return the rows of the whole model with a column `share`, % of their step's sum of weights, or 0.
+
+    The share is NaN where the rule combines updates column by column, without weights.
+    """
     whole = rows[rows.block < 0]
     size = whole.weight.abs()
     total = size.groupby(whole.step).transform("sum")
-    return whole.assign(share=np.where(total > 0, 100 * size / total.where(total > 0, 1), 0.0))
+    none = np.where(size.isna(), np.nan, 0.0)
+    return whole.assign(share=np.where(total > 0, 100 * size / total.where(total > 0, 1), none))
 
 
 def by_client(rows: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +138,7 @@ def by_client(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _mean_share(rows: pd.DataFrame) -> pd.Series[float]:
     """Return each client's mean share of the weights, over the steps that have rows of the client."""
-    return rows.groupby(["client", "step"]).share.sum().groupby("client").mean()
+    return rows.groupby(["client", "step"]).share.sum(min_count=1).groupby("client").mean()
 
 
 def merges(run: Run, rows: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,8 @@ def values_of_conflict_rows_are_valid(e: Evidence) -> Iterator[Violation]:
     """Steps and clients of rows exist, and cosines lie from -1 to 1."""
     rows = e.conflicts
     e.need_training()
+    weight = rows["weight"]
+    by_column = np.isnan(weight) if e.algorithm.columns is not None else False
     for name, mask in (
         ("step", (rows["step"] < 0) | (rows["step"] >= len(e.steps) + (not e.ended))),
         ("client", (rows["client"] < 0) | (rows["client"] >= e.clients)),
@@ -23,7 +25,7 @@ def values_of_conflict_rows_are_valid(e: Evidence) -> Iterator[Violation]:
         ("block", rows["block"] < -1),
         ("cosine", np.abs(rows["cosine"]) > 1 + 1e-6),
         ("norm", ~(rows["norm"] >= 0)),
-        ("weight", ~np.isfinite(rows["weight"])),
+        ("weight", ~np.isfinite(weight) & ~by_column),
     ):
         for i, more in first(mask):
             yield Violation("conflicts", i, f"a {name} in its range", f"{name} = {rows[name][i]}", more)
@@ -145,6 +147,8 @@ def columns_of_a_step_agree_with_its_conflict_rows(e: Evidence) -> Iterator[Viol
     inside = whole.step < n
     present, absent = inside & (whole.age == 0), inside & (whole.age != 0)
     clash = whole.cosine < -ORTHOGONAL
+    # A rule that combines columns has no largest weight, though rows that it leaves out weigh 0.
+    weight = whole.weight if e.algorithm.columns is None else np.full(len(whole.weight), np.nan)
     has_rows = np.bincount(whole.step[inside], minlength=n) > 0
     for name, mask in (("model_conflicts", present & clash), ("absent_conflicts", absent & clash)):
         count = np.bincount(whole.step[mask], minlength=n)
@@ -154,7 +158,7 @@ def columns_of_a_step_agree_with_its_conflict_rows(e: Evidence) -> Iterator[Viol
     for name, mask, values, take in (
         ("smallest_cosine", present, whole.cosine, np.fmin),
         ("smallest_absent_cosine", absent, whole.cosine, np.fmin),
-        ("max_weight", inside, whole.weight, np.fmax),
+        ("max_weight", inside, weight, np.fmax),
     ):
         extreme = np.full(n, np.nan)
         take.at(extreme, whole.step[mask], values[mask])

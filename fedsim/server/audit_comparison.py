@@ -25,7 +25,7 @@ def compared(history: GradientHistory, decision: Decision, clients: Ints, rows: 
     stack = decision.stack
     at = _last_rows(stack.clients[: stack.remembered.stop], clients)
     known, slots = at >= 0, decision.slots[at]
-    weights = np.atleast_2d(decision.direction.weights).max(axis=0)
+    weights = np.atleast_2d(decision.weights).max(axis=0)
     share = np.where(np.arange(stack.n) < stack.m, 1.0 / stack.m, 0.0)
     mean, step = history.combine(decision.slots, share).double(), decision.vector.double()
     angles = []

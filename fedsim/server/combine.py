@@ -14,9 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common.arguments import check
 from fedsim.common.errors import ConfigError, RunError, closest
+from fedsim.server.columns import Chosen, combine_columns
 from fedsim.server.gram import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Stack, State, StepFacts, Vectors
-from fedsim.server.rule_check import apply_vector_step, initial_state, weigh, weights_not_finite
+from fedsim.server.rule_check import (
+    apply_vector_step,
+    checked_columns,
+    initial_state,
+    weigh,
+    weights_not_finite,
+)
 from fedsim.server.rule_factory import build_rule
 from fedsim.training.precision import untouched
 
@@ -30,7 +37,10 @@ class Combined(Generic[Rows]):
     direction: Rows
     """[P], of the same type, precision and device as the updates."""
     weights: Floats
-    """[blocks, n] weight of each row in each block, in the caller's order; [1, n] if all blocks agree."""
+    """[blocks, n] weight of each row in each block, in the caller's order; [1, n] if all blocks agree.
+
+    A rule that combines the rows column by column has no weights; these are then its factors on the rows, 0 for those
+    that it leaves out."""
     keep: float
     """Factor on the current parameters; 1 but for averages whose weights need not sum to one."""
     diagnostics: Mapping[str, float]
@@ -115,9 +125,10 @@ def combine(
     with untouched():
         direction, after = _weighed(algorithm, stack, arguments["state"], name)
         with _of_this_rule("vectors", vectors):
-            summed = weighted_sum(rows, direction.weights, spans)
-            facts, where = StepFacts(stack.m, stack.n_clients), f"step {stack.step}, rule {name!r}"
-            vector, kept = apply_vector_step(algorithm, summed, vectors or {}, facts, where)
+            where = f"step {stack.step}, rule {name!r}"
+            combined = _combined(algorithm, rows, direction.weights, spans, where)
+            facts = StepFacts(stack.m, stack.n_clients)
+            vector, kept = apply_vector_step(algorithm, combined, vectors or {}, facts, where)
     weights = np.atleast_2d(direction.weights)[:, np.argsort(order)]
     out = _like(updates, vector)
     return Combined(out, weights, direction.keep, direction.diagnostics, after, kept, direction.average)
@@ -143,6 +154,19 @@ def _weighed(algorithm: Algorithm, stack: Stack, state: State | None, name: str)
     if not np.isfinite(direction.weights).all():
         raise RunError(f"step {stack.step}, rule {name!r}: {weights_not_finite(algorithm)}")
     return direction, after
+
+
+def _combined(
+    algorithm: Algorithm, rows: torch.Tensor, weights: Floats, spans: Blocks, where: str
+) -> torch.Tensor:
+    """Return the direction [P] before the rule's VectorStep. Raises RunError if its columns are not finite."""
+    columns = checked_columns(algorithm, where)
+    if columns is None:
+        return weighted_sum(rows, weights, spans)
+    vector = combine_columns([Chosen.of(rows, weights)], columns, rows.new_empty(rows.shape[1]))
+    if not vector.isfinite().all():
+        raise RunError(f"{where}, columns: expected finite numbers, found NaN or infinity")
+    return vector
 
 
 @contextmanager

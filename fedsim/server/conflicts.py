@@ -27,7 +27,7 @@ class Diagnosis:
 
     m: int
     weights: Floats
-    """[L, n] weight of each row in each block."""
+    """[L, n] weight of each row in each block; NaN if the rule combines the rows column by column."""
     cosines: Floats
     """[n] cosine between each row and the direction; NaN where one of them is zero."""
     block_cosines: Floats
@@ -71,8 +71,25 @@ def diagnose(stack: Stack, direction: Direction, whole: Floats | None = None) ->
         weights=table[:, :n],
         cosines=_cosines(along, square, whole.diagonal())[:n],
         block_cosines=_cosines(inner, squares[:, None], stack.grams.diagonal(axis1=1, axis2=2))[:, :n],
-        conflicting_pairs=int((np.triu(whole[: stack.m, : stack.m], 1) < 0).sum()),
+        conflicting_pairs=_conflicting_pairs(whole, stack.m),
         projection_removed=max(shares, default=math.nan),
+    )
+
+
+def diagnose_columns(stack: Stack, weights: Floats, inner: Floats, squares: Floats) -> Diagnosis:
+    """Compare a direction that a rule combined column by column with each row of `stack`, block by block.
+
+    `inner` [L, n] are its inner products with the rows, `squares` [L] its squared norms, `weights` [n] those to record.
+    """
+    whole, row_squares = stack.gram(), stack.grams.diagonal(axis1=1, axis2=2)
+    n = stack.remembered.stop
+    return Diagnosis(
+        m=stack.m,
+        weights=_table(stack, weights)[:, :n],
+        cosines=_cosines(inner.sum(axis=0), squares.sum(), whole.diagonal())[:n],
+        block_cosines=_cosines(inner, squares[:, None], row_squares)[:, :n],
+        conflicting_pairs=_conflicting_pairs(whole, stack.m),
+        projection_removed=math.nan,
     )
 
 
@@ -102,6 +119,10 @@ def _table(stack: Stack, weights: Floats) -> Floats:
     if table.shape not in {shape, (1, stack.n)}:
         raise ValueError(f"expected weights of shape {shape} or {(stack.n,)}, found {weights.shape}")
     return np.array(np.broadcast_to(table, shape))
+
+
+def _conflicting_pairs(whole: Floats, m: int) -> int:
+    return int((np.triu(whole[:m, :m], 1) < 0).sum())
 
 
 def _inner(grams: Floats, table: Floats) -> tuple[Floats, Floats]:

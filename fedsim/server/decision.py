@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from fedsim.server.gram import Rows
-from fedsim.server.rule import Direction, Ints, Stack, State, Vectors
+from fedsim.server.rule import Direction, Floats, Ints, Stack, State, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,13 @@ class Decision:
     slots: Ints
     """[n] places of the stack's rows in the history."""
     direction: Direction
+    weights: Floats
+    """[n] or [L, n] weight of each row in the direction; NaN for rows that the rule combines column by column."""
+    products: tuple[Floats, Floats] | None
+    """Inner products [L, n] of the rows with the direction before the rule's VectorStep, and its squared norms [L], for
+    the records; None if weights express it, or if no inner products are recorded."""
     vector: torch.Tensor
-    """[P] the combined direction."""
+    """[P] the direction."""
     rows: Rows
     """[m] x [P] updates that count."""
     state: State

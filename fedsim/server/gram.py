@@ -1,4 +1,4 @@
-"""The two operations that touch the `[n, P]` rows: block-wise inner products and the weighted sum."""
+"""Block-wise inner products and the weighted sum of the `[n, P]` rows; `fedsim.server.columns` reads them too."""
 
 from __future__ import annotations
 

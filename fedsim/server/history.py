@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.common.errors import RunError
+from fedsim.server.columns import Chosen, combine_columns
 from fedsim.server.gram import (
     Blocks,
     Rows,
@@ -22,7 +23,7 @@ from fedsim.server.gram import (
     weighted_sum,
 )
 from fedsim.server.history_storage import HistoryPlan
-from fedsim.server.rule import Floats, GramLevel, Ints, Needs
+from fedsim.server.rule import Columns, Floats, GramLevel, Ints, Needs
 
 _FREE = -1
 _LEVELS = ("none", "model", "blocks")
@@ -241,6 +242,25 @@ class GradientHistory:
         for tier in others:
             add_weighted(out, tier.used, spread[:, tier.span], self.blocks)
         return out
+
+    def combine_columns(self, slots: Ints, factors: Floats, columns: Columns) -> torch.Tensor:
+        """Return `[P]`: what `columns` makes of each column of the rows in `slots`, times their `factors` [n].
+
+        Rows of factor 0 are left out. Those that are rounded or on the host are read a tile at a time.
+        """
+        spread = np.zeros(len(self.client))
+        spread[slots] = factors
+        chosen = [Chosen.of(tier.used, spread[tier.span]) for tier in self.tiers]
+        present = self.tiers[0].rows
+        return combine_columns(chosen, columns, present.new_empty(present.shape[1]))
+
+    def inner(self, slots: Ints, vector: torch.Tensor) -> tuple[Floats, Floats]:
+        """Return the inner products `[L, n]` of the rows in `slots` with `vector` [P], and its squared norms `[L]`."""
+        products, one = np.zeros((len(self.blocks), len(self.client))), vector[None]
+        for tier in self.tiers:
+            if tier.high:
+                products[:, tier.span] = mixed_products([one], tier.used, self.blocks)[:, 0]
+        return products[:, slots], mixed_products([one], one, self.blocks)[:, 0, 0]
 
     def settle(self, present: Ints) -> None:
         """End a step: its rows become remembered ones, the last row of each client if it sent several."""

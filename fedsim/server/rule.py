@@ -1,10 +1,14 @@
-"""The protocol of aggregation rules: a rule sees Gram matrices and returns weights over rows.
+"""The protocol of aggregation rules: a rule sees Gram matrices, and returns weights over rows or combines columns.
 
 A row is an update in descent orientation, `start - end` of one client's local training. It contains the local step
 size, so a step of the server is `params -= sum_i weights_i * row_i`. The first `m` rows are the updates of this step
 (present); the others are the last updates of clients that are absent from it (remembered), and, for rules that ask for
-them, the last ones before this step of clients that are present (replaced). Rules never see the `[n, P]` rows
-themselves, only their inner products in each block of parameters (a layer: weight and bias).
+them, the last ones before this step of clients that are present (replaced). There are two kinds of rules, and neither
+sees the `[n, P]` rows at once:
+
+- Most rules see the rows' inner products in each block of parameters (a layer: weight and bias), and their weights are
+  those of a sum.
+- A rule with `columns`, such as a median, combines each column of the rows by itself, a tile of columns at a time.
 """
 
 from __future__ import annotations
@@ -116,7 +120,8 @@ class Direction:
     """A step: `params = keep * params - sum_i weights[block, i] * row_i`, block by block."""
 
     weights: Floats
-    """[n] for the whole model, or [L, n] with one row of weights per block."""
+    """[n] for the whole model, or [L, n] with one row of weights per block. A rule with `columns` returns [n] factors:
+    its function sees each row times its factor, and no row of factor 0."""
     keep: float = 1.0
     """Factor on the current parameters; differs from 1 only for averages whose weights need not sum to one."""
     average: float | None = None
@@ -164,6 +169,13 @@ class Needs:
 
 
 Weigh = Callable[[Stack, State], tuple[Direction, State]]
+Columns = Callable[["torch.Tensor"], "torch.Tensor"]
+"""From a tile of columns [k, c], each in ascending order, to one number per column [c]; float64, on the server's
+device.
+
+Ascending order hides which row a number comes from, so that the order of the rows changes no bit. Sums may round
+differently from one width of a tile to another; those of `fedsim.algorithms.mathematics.columns` do not. Several
+threads may call the function at once."""
 Vectors = dict[str, "torch.Tensor"]
 """Vectors [P] that outlive a step, such as a momentum; on the server's device, replaced, never changed in place."""
 
@@ -202,7 +214,10 @@ Promise = Literal["convex", "descent"]
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """A server rule: a pure function from a Stack and its own state to a Direction and the next state."""
+    """A server rule: a pure function from a Stack and its own state to a Direction and the next state.
+
+    With `columns` the step is not the weighted sum of the rows: `columns` combines the weighted rows, column by column.
+    """
 
     weigh: Weigh
     needs: Needs = Needs()
@@ -219,15 +234,20 @@ class Algorithm:
     negligible: float = 0.0
     """The rule leaves out present rows whose norm is at most this times their mean norm, as they hold little but
     rounding. With `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""
+    columns: Columns | None = None
+    """Combines the k rows whose weight is not 0, each times its weight; None adds them up."""
 
 
 @arguments.checked
 def stateless(
-    weigh: Callable[[Stack], Direction], needs: Needs = Needs(), promises: Iterable[Promise] = ()
+    weigh: Callable[[Stack], Direction],
+    needs: Needs = Needs(),
+    promises: Iterable[Promise] = (),
+    columns: Columns | None = None,
 ) -> Algorithm:
     """Make an Algorithm from a function of the Stack alone."""
 
     def weigh_and_pass(stack: Stack, state: State) -> tuple[Direction, State]:
         return weigh(stack), state
 
-    return Algorithm(weigh_and_pass, needs, promises=frozenset(promises))
+    return Algorithm(weigh_and_pass, needs, promises=frozenset(promises), columns=columns)

@@ -11,7 +11,17 @@ import torch
 
 from fedsim.common import plugins
 from fedsim.common.errors import RunError, described
-from fedsim.server.rule import Algorithm, Direction, LineSearch, Stack, State, StepFacts, Vectors
+from fedsim.server.rule import (
+    Algorithm,
+    Columns,
+    Direction,
+    Floats,
+    LineSearch,
+    Stack,
+    State,
+    StepFacts,
+    Vectors,
+)
 
 OF_RULES = ("projection_removed", "kkt_residual", "blocks")
 """Columns of `steps` that rules write."""
@@ -52,6 +62,11 @@ def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[
     if not isinstance(after, dict):
         raise RunError(f"{where}: expected the next state as a dict, found {type(after).__name__}")
     _check_weights(direction, stack, where)
+    if algorithm.columns is not None and np.ndim(direction.weights) != 1:
+        raise RunError(
+            f"{where}: expected factors [{stack.n}] of a rule with columns, one per row, found shape "
+            f"{list(np.shape(direction.weights))}"
+        )
     _check_rest(direction, where)
     return direction, after
 
@@ -119,6 +134,34 @@ def apply_vector_step(
         kind = list(direction.shape) if isinstance(direction, torch.Tensor) else type(direction).__name__
         raise RunError(f"{where}: expected a direction {list(vector.shape)}, found {kind}")
     return direction, after
+
+
+def checked_columns(algorithm: Algorithm, where: str) -> Columns | None:
+    """Return the rule's function of columns, or None; it raises RunError unless it returns one number per column."""
+    columns, where = algorithm.columns, f"{where}, columns"
+    if columns is None:
+        return None
+
+    def checked(tile: torch.Tensor) -> torch.Tensor:
+        with plugins.contained(where):
+            result: Any = columns(tile)
+        count = tile.shape[1]
+        if not (isinstance(result, torch.Tensor) and result.shape == (count,) and not result.is_complex()):
+            kind = type(result).__name__
+            if isinstance(result, torch.Tensor):
+                kind = f"{result.dtype} of shape {list(result.shape)}"
+            raise RunError(
+                f"{where}: expected real numbers [{count}], one per column of the tile {list(tile.shape)}, found {kind}"
+            )
+        return result
+
+    return checked
+
+
+def weights_in_sum(algorithm: Algorithm, direction: Direction) -> Floats:
+    """Return the weights of the rows in the direction; NaN for rows that a rule combines column by column."""
+    weights = np.asarray(direction.weights, dtype=np.float64)
+    return weights if algorithm.columns is None else np.where(weights == 0.0, 0.0, np.nan)
 
 
 def weights_not_finite(algorithm: Algorithm) -> str:

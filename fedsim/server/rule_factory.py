@@ -57,6 +57,8 @@ def _checked(product: Any, plugin: str) -> Algorithm:
         raise ConfigError(f"{plugin}: expected Needs(...) for what it needs, found {product.needs!r}")
     if not callable(product.init):
         raise ConfigError(f"{plugin}: expected a function for its first state 'init', found {product.init!r}")
+    if product.columns is not None and not callable(product.columns):
+        raise ConfigError(f"{plugin}: expected a function of columns or None, found {product.columns!r}")
     for promise in sorted(set(product.promises) - set(get_args(Promise))):
         raise ConfigError(f"{plugin} cannot promise {promise!r}{closest(promise, get_args(Promise))}")
     return product

@@ -13,7 +13,7 @@ import torch
 from fedsim.common.errors import RunError, SolverError
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.server.audit_comparison import Audited, compared
-from fedsim.server.conflicts import diagnose, each_row
+from fedsim.server.conflicts import diagnose, diagnose_columns, each_row
 from fedsim.server.decision import Decision
 from fedsim.server.gram import Blocks, Rows
 from fedsim.server.history import GradientHistory, slots_needed
@@ -30,7 +30,14 @@ from fedsim.server.rule import (
     StepFacts,
     Vectors,
 )
-from fedsim.server.rule_check import apply_vector_step, initial_state, weigh, weights_not_finite
+from fedsim.server.rule_check import (
+    apply_vector_step,
+    checked_columns,
+    initial_state,
+    weigh,
+    weights_in_sum,
+    weights_not_finite,
+)
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.step_input import StepInput
 from fedsim.server.update_screening import SKIP, UpdateScreening, diverged, screen
@@ -259,10 +266,28 @@ class Server:
         with self.clock.part("solve"):
             direction, state = self._weigh(seen, rows)
         with self.clock.part("combine"):
-            vector = self.history.combine(slots, direction.weights)
             where = f"step {arrivals.step}, rule {self.spec.rule!r}"
-            vector, vectors = apply_vector_step(self.algorithm, vector, self.vectors, facts, where)
-        return Decision(stack, seen, slots, direction, vector, rows, state, vectors, arrivals.now_us)
+            combined = self._combine(slots, direction.weights, where)
+            vector, vectors = apply_vector_step(self.algorithm, combined, self.vectors, facts, where)
+        products = self._products(stack, slots, combined)
+        weights, now_us = weights_in_sum(self.algorithm, direction), arrivals.now_us
+        return Decision(
+            stack, seen, slots, direction, weights, products, vector, rows, state, vectors, now_us
+        )
+
+    def _combine(self, slots: Ints, weights: Floats, where: str) -> torch.Tensor:
+        """Return the direction [P]: the weighted sum of the rows, or what the rule makes of their columns."""
+        columns = checked_columns(self.algorithm, where)
+        if columns is None:
+            return self.history.combine(slots, weights)
+        return self.history.combine_columns(slots, weights, columns)
+
+    def _products(self, stack: Stack, slots: Ints, combined: torch.Tensor) -> tuple[Floats, Floats] | None:
+        """Return `Decision.products`, while the rows are still in their slots."""
+        if self.algorithm.columns is None or not len(stack.grams):
+            return None
+        with self.clock.part("diagnose"):
+            return self.history.inner(slots, combined)
 
     def _trials(self, decision: Decision | None) -> torch.Tensor:
         """Return the parameters `[T, P]` to try a step with."""
@@ -345,7 +370,7 @@ class Server:
 
     def _columns(self, decision: Decision, norm: float) -> dict[str, Any]:
         stack, direction = decision.stack, decision.direction
-        weights = np.atleast_2d(direction.weights)
+        weights = np.atleast_2d(decision.weights)
         still = norm == 0.0 and direction.keep == 1.0
         columns: dict[str, Any] = {
             "status": "still" if still else "applied",
@@ -355,7 +380,10 @@ class Server:
         }
         if len(stack.grams):
             whole = decision.seen.grams[0] if len(decision.seen.grams) == 1 else None
-            diagnosis = diagnose(stack, direction, whole)
+            if decision.products is None:
+                diagnosis = diagnose(stack, direction, whole)
+            else:
+                diagnosis = diagnose_columns(stack, decision.weights, *decision.products)
             columns |= diagnosis.numbers()
             present = (stack.gram() if whole is None else whole)[: stack.m, : stack.m]
             columns["mean_norm"] = math.sqrt(max(present.sum(), 0.0)) / stack.m

@@ -18,20 +18,26 @@ AVERAGES = frozenset({"convex"})
         ("afl", {"partial": "importance"}, frozenset()),  # the weights of those absent are missing
         ("afl", {"projection": "fair_flearn"}, frozenset()),  # that code's mixture is off the simplex
         ("afl", {"projection": "gfedplat"}, frozenset()),
+        ("centred_clipping", {}, frozenset()),  # shortened updates
+        ("coordinate_median", {}, frozenset()),  # no weights
         ("drfl", {}, AVERAGES),
         ("fedavg", {"weighting": "data"}, AVERAGES),
         ("fedavg", {"weighting": "uniform"}, AVERAGES),
         ("fedavg", {"weighting": "scaled"}, frozenset()),
+        ("fedexp", {}, frozenset()),  # stretched
         ("fedfa", {}, AVERAGES),
         ("fedgini", {}, AVERAGES),
         ("fedmgda", {}, frozenset({"convex", "descent"})),
         ("fedmgda_plus", {}, frozenset()),  # rows are divided by their norms
         ("fedstaleweight", {}, AVERAGES),
+        ("geometric_median", {}, AVERAGES),
+        ("krum", {"keep": 3}, AVERAGES),
         ("mifa", {}, AVERAGES),
         ("refl", {}, AVERAGES),
         ("term", {"normaliser": "cohort"}, AVERAGES),
         ("term", {"normaliser": "running"}, frozenset()),
         ("term_released", {}, frozenset()),
+        ("trimmed_mean", {}, frozenset()),
         ("fedmdfg", {}, frozenset({"descent"})),
         ("fedasync", {}, frozenset()),
         ("fedbuff", {}, frozenset()),

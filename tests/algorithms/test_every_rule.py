@@ -118,8 +118,12 @@ def test_result_has_the_right_shape_and_is_finite(rule: str, m: int, remembered:
         assert np.isfinite(result.direction).all()
         assert result.weights.shape in {(1, m + remembered), (len(SIZES), m + remembered)}
         per_column = np.repeat(np.broadcast_to(result.weights, (3, m + remembered)), SIZES, axis=0).T
-        if make(rule).then is None:
-            assert_same(result.direction, (per_column * inputs["updates"]).sum(axis=0), 1e-12)
+        weighted = per_column * inputs["updates"]
+        if (columns := make(rule).columns) is not None:
+            used = np.sort(weighted[result.weights[0] != 0], axis=0)
+            assert_same(result.direction, columns(torch.from_numpy(used)).numpy(), 1e-12)
+        elif make(rule).then is None:
+            assert_same(result.direction, weighted.sum(axis=0), 1e-12)
         assert all(isinstance(v, float) for v in result.diagnostics.values())
 
 
@@ -172,6 +176,17 @@ def test_order_of_the_rows_does_not_matter(rule: str) -> None:
         assert_same(two.weights, one.weights[:, order], 1e-8)
 
 
+@pytest.mark.parametrize("rule", [name for name in RULES if make(name).columns is not None])
+@pytest.mark.parametrize("wrappers", [(), ("with_absent",), ("discounted", "with_absent")], ids=str)
+def test_order_of_the_rows_changes_no_bit_of_a_rule_of_columns(rule: str, wrappers: tuple[str, ...]) -> None:
+    inputs, order = given(6, 2), np.random.default_rng(1).permutation(8)
+    inputs["updates"][:3, :5] = np.array([0.0, -0.0, 0.0])[:, None]
+    by_row = {k: v[order] for k, v in inputs.items() if isinstance(v, np.ndarray)}
+    algorithm = make(rule, *wrappers)
+    plain, shuffled = steps(algorithm, inputs), steps(algorithm, {**inputs, **by_row})
+    assert [r.direction.tobytes() for r in plain] == [r.direction.tobytes() for r in shuffled]
+
+
 @pytest.mark.parametrize("remembered", [0, 2])
 def test_float32_rows_give_nearly_the_same_direction(rule: str, remembered: int) -> None:
     inputs = given(4, remembered)
@@ -192,6 +207,8 @@ def test_unknown_options_are_refused_with_the_closest_name(rule: str) -> None:
 def refusal(rule: str, wrapper: str) -> str | None:
     """Return why this rule cannot be wrapped so, as the documentation says it."""
     algorithm = make(rule)
+    if algorithm.columns is not None and wrapper in ("layerwise", "external"):
+        return "column by column"
     reasons = {
         "layerwise": {"none": "no inner products", "blocks": "layer by layer already"}.get(
             algorithm.needs.gram

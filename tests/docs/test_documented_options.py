@@ -19,7 +19,8 @@ PAGES = {"rule": "rules.md", "wrapper": "rules.md", "client": "clients.md", "sel
 GIVEN = {"rule": [], "wrapper": ["rule"], "client": [], "selector": []}
 
 IN_WORDS = {
-    ("rule", "fedmdfg", "lr"), ("rule", "fednova", "lr"), ("wrapper", "clipped", "median_multiple"),
+    ("rule", "fedmdfg", "lr"), ("rule", "fednova", "lr"), ("rule", "krum", "attackers"),
+    ("wrapper", "clipped", "median_multiple"),
     ("client", "ditto", "epochs"), ("client", "ditto", "lr"),
     ("selector", "fedcs", "deadline"), ("selector", "power_of_choice", "d"), ("selector", "tifl", "odds"),
     ("selector", "tifl", "credits"), ("selector", "refl", "target"), ("selector", "availability_forecast", "ahead"),
@@ -56,6 +57,8 @@ BY_HAND: dict[tuple[str, str, str], Any] = {
 
 RANGES = """
 rule afl              gamma_lambda      [0, inf)
+rule centred_clipping radius            (0, inf)
+rule centred_clipping iterations        {1, inf}
 rule drfl             q                 [0, inf)
 rule fedasync         alpha             (0, 1]
 rule fedasync         a                 (0, inf)
@@ -63,6 +66,7 @@ rule fedasync         b                 [0, inf)
 rule fedavg_n         server_lr         (0, inf)
 rule fedavg_n         decay             (0, 1]
 rule fedbuff          server_lr         (0, inf)
+rule fedexp           epsilon           [0, inf)
 rule fedfa            beta              [0, 1]
 rule fedfa            gamma             [0, 1)
 rule fedfa            server_lr         (0, inf)
@@ -83,6 +87,11 @@ rule fedmgda_plus     server_lr         (0, inf)
 rule fedmgda_plus     decay             (0, 1]
 rule fedstaleweight   window            {1, 10000}
 rule fedstaleweight   offset            [0, inf)
+rule geometric_median nu                (0, inf)
+rule geometric_median iterations        {0, inf}
+rule geometric_median tolerance         [0, inf)
+rule krum             attackers         {0, inf}
+rule krum             keep              {1, inf}
 rule qfedavg          q                 [0, inf)
 rule qfedavg          lr                (0, inf)
 rule qfedavg          L                 (0, inf)
@@ -95,6 +104,7 @@ rule refl             beta              [0, 1]
 rule term             t                 (0, inf)
 rule term             smoothing         (0, 1]
 rule term_released    t                 (0, inf)
+rule trimmed_mean     beta              [0, 0.5)
 wrapper clipped       norm              (0, inf)
 wrapper clipped       median_multiple   (0, inf)
 wrapper discounted    a                 (0, inf)

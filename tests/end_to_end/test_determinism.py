@@ -71,6 +71,7 @@ def test_any_number_of_workers_gives_the_same_digest(
         small(name="sync"),
         small(name="fedbuff", pacing=FEDBUFF),
         small(name="search", algorithm={"name": "fedmdfg", "search": 3}),
+        small(name="columns", algorithm={"name": "coordinate_median", "wrap": [{"name": "with_absent"}]}),
     ]
     expected, found = (
         [done.digest for done in simulate(configs, out=tmp_path / str(i), workers=each)]

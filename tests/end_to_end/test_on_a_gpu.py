@@ -39,6 +39,7 @@ GROUPED = [
     "large, some losses",
 ]
 FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}
+MEDIAN = {"name": "coordinate_median", "wrap": [{"name": "with_absent"}]}
 RUNS: dict[str, dict[str, Any]] = {
     "late rows": {"pacing": {"preset": "sync", "clients": 4, "late": "history"}},
     "fedbuff": {"pacing": FEDBUFF, "algorithm": {"name": "fedfv"}},
@@ -50,6 +51,10 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "layer by layer": {"algorithm": {"name": "fedfv", "wrap": [{"name": "layerwise"}]}},
     "audit": {"audit": {"every": 2}},
+    "column by column": {
+        "algorithm": MEDIAN,
+        "record": {"conflicts": "layers"},
+    },
     "convolutions": {"model": {"name": "cnn", "channels": [4, 4], "hidden": [8]}},
     "dropout": {
         "model": {"name": "cnn", "channels": [4, 4], "hidden": [8], "dropout": [0.1, 0.2]},
@@ -139,9 +144,13 @@ def test_a_run_is_that_of_the_processor(gpu: Gpu, case: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("rung", ["host_float32", "bfloat16", "host_bfloat16"])
-def test_remembered_rows_may_lie_elsewhere(gpu: Gpu, rung: str, tmp_path: Path) -> None:
-    there = run(short(memory={"history": rung}), tmp_path / "there", device="cuda").folder
-    plain = short(memory={"history": rung.removeprefix("host_")})
+@pytest.mark.parametrize("algorithm", [{"name": "fedlf"}, MEDIAN], ids=["by weights", "by column"])
+def test_remembered_rows_may_lie_elsewhere(
+    gpu: Gpu, algorithm: dict[str, Any], rung: str, tmp_path: Path
+) -> None:
+    config = short(memory={"history": rung}, algorithm=algorithm)
+    there = run(config, tmp_path / "there", device="cuda").folder
+    plain = short(memory={"history": rung.removeprefix("host_")}, algorithm=algorithm)
     assert_same_run(there, run(plain, tmp_path / "here", device="cpu").folder, gpu)
 
 

@@ -131,6 +131,24 @@ def test_what_stands_beside_the_weights(mine: Any, given: str, match: str) -> No
         combine(rule, np.ones((3, 5)), losses=None)
 
 
+@pytest.mark.parametrize(
+    ("columns", "wrong", "match"),
+    [
+        ("lambda tile: tile.sum(1)", RunError, r"columns: expected real numbers \[.*\], one per column"),
+        ("lambda tile: 1 / 0", ZeroDivisionError, "division by zero"),
+        (
+            "lambda tile: sys.exit()",
+            RunError,
+            r"step 0, rule '.*mine', columns: SystemExit \(mine.py, line 11\): a plug-in may end",
+        ),
+    ],
+)
+def test_columns(mine: Any, tmp_path: Path, columns: str, wrong: type[Exception], match: str) -> None:
+    body = f"import sys; return stateless(lambda s: Direction(np.ones(s.n)), columns={columns})"
+    assert_fails(tmp_path, wrong, match, algorithm={"name": mine(body)}, world=ALWAYS)
+    assert read_manifest(tmp_path / "runs/small")["status"] == "failed"
+
+
 @pytest.mark.parametrize("init", ["lambda: None", "sys.exit"])
 def test_a_first_state(mine: Any, tmp_path: Path, init: str) -> None:
     rule = mine(f"import sys; return Algorithm(lambda s, t: None, init={init})")
@@ -181,6 +199,7 @@ def test_what_is_no_function(mine: Any, tmp_path: Path, table: str, made: str, m
         ("Needs(memory=-1)", "expected a number of steps from 0, found -1"),
         ("promises=['convx']", "cannot promise 'convx'; did you mean 'convex'"),
         ("init={'count': 0}", "expected a function for its first state 'init', found"),
+        ("columns='median'", "expected a function of columns or None, found 'median'"),
     ],
 )
 def test_what_a_rule_declares(mine: Any, given: str, match: str) -> None:

@@ -52,6 +52,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "record": {"conflicts": "model"},
         "stop": {"steps": 2},
     },
+    "columns": {
+        "pacing": {"preset": "fedbuff", "concurrency": 6, "buffer": 3},
+        "algorithm": {"name": "coordinate_median", "wrap": [{"name": "with_absent"}]},
+        "record": {"conflicts": "layers"},
+        **LIVELY,
+    },
     "target": {
         "pacing": {"preset": "sync", "clients": 4},
         "algorithm": {"name": "fedavg"},

@@ -34,6 +34,13 @@ CASES: dict[str, dict[str, Any]] = {
     "searching": {"algorithm": {"name": "fedmdfg", "search": 3}},
     "momentum": {"algorithm": {"name": "fedmgda_plus", "wrap": [{"name": "server_opt"}]}},
     "rounded": {"memory": {"history": "bfloat16"}},
+    "columns": {
+        "pacing": BUFFERED,
+        "algorithm": {"name": "trimmed_mean", "beta": 0.2, "wrap": [{"name": "with_absent"}]},
+        "memory": {"history": "bfloat16"},
+        "record": {"conflicts": "layers"},
+        "audit": {"every": 3, "clients": 5},
+    },
     "patient": {
         "stop": {"steps": 40, "metric": "mean_percent", "patience": 2},
         "evaluate": {"every_steps": 1},

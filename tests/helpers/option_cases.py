@@ -220,6 +220,7 @@ _CNN = {"task.shape": (3, 16, 16), "channels": [4, 4], "hidden": [5], "kernel": 
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "rule": {
         "afl": {"gamma_lambda": 0.5, "partial": "importance", "average": False, "projection": "gfedplat"},
+        "centred_clipping": {"radius": 1.0, "iterations": beside(3, radius=1.0)},
         "drfl": {"q": 2.0},
         "fedasync": {"alpha": 0.5, "staleness": "constant", "a": 0.7, "b": beside(2.0, staleness="hinge")},
         "fedavg": {"weighting": "uniform"},
@@ -229,6 +230,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "decay": 0.5,
         },
         "fedbuff": {"server_lr": 0.5, "staleness": "none", "normalise": True},
+        "fedexp": {"epsilon": 2.0, "weighting": "data"},
         "fedfa": {"beta": 0.2, "gamma": 0.2, "server_lr": beside(0.5, form="easyfl"), "form": "gfedplat"},
         "fedfv": {
             "alpha": 0.5,
@@ -291,6 +293,13 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "fedsgd": {"weighting": "uniform"},
         "fedstaleweight": {"window": 2, "offset": 0.5},
+        "geometric_median": {
+            "weighting": "uniform",
+            "nu": 5.0,
+            "iterations": 1,
+            "tolerance": 0.5,
+        },
+        "krum": {"attackers": Beside(0, {"pacing.clients": 7, "keep": "honest"}), "keep": 2},
         "mifa": {"divisor": "all"},
         "qfedavg": {
             "losses": beside("after", lr=0.1),
@@ -309,6 +318,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "refl": {"beta": 0.7},
         "term": {"t": 2.0, "normaliser": "cohort", "smoothing": 0.3},
         "term_released": {"t": 2.0},
+        "trimmed_mean": {"beta": 0.3},
     },
     "wrapper": {
         "clipped": {"norm": 0.5, "median_multiple": 0.5},

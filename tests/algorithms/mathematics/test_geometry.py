@@ -96,6 +96,39 @@ def test_a_row_that_is_zero_has_no_inverse_norm() -> None:
     assert geometry.inverse_norms(np.diag([4.0, 0.0, 0.25, -1e-30])).tolist() == [0.5, 0.0, 2.0, 0.0]
 
 
+@pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
+def test_distances_are_those_of_the_vectors(scale: float) -> None:
+    rows = np.random.default_rng(0).normal(size=(5, 8)) * scale
+    gram, point = rows @ rows.T, np.array([0.5, -1.0, 0.0, 2.0, 0.25])
+    expected = ((rows[:, None] - rows) ** 2).sum(axis=2)
+    np.testing.assert_allclose(geometry.squared_distances(gram), expected, rtol=1e-12, atol=0)
+    expected = np.linalg.norm(rows - point @ rows, axis=1)
+    np.testing.assert_allclose(geometry.distances_to(point, gram), expected, rtol=1e-12)
+
+
+def test_distances_are_the_same_in_both_directions_in_spite_of_rounding() -> None:
+    rows = np.random.default_rng(0).normal(size=(5, 8))
+    rounded = (rows @ rows.T) * (1 + 1e-15 * np.arange(25).reshape(5, 5))
+    distances = geometry.squared_distances(rounded)
+    np.testing.assert_array_equal(distances, distances.T)
+
+
+def test_distances_of_vectors_that_are_equal_up_to_rounding_are_zero() -> None:
+    rows = np.tile(np.random.default_rng(1).normal(size=8), (4, 1))
+    rows[1:3] *= 1 + np.array([[1e-9], [-1e-9]])
+    rows[3] *= 1 + 1e-4
+    gram = rows @ rows.T
+    np.testing.assert_array_equal(
+        geometry.squared_distances(gram) > 0, np.arange(4)[:, None] // 3 != np.arange(4) // 3
+    )
+    assert (geometry.distances_to(np.array([0.5, 0.5, 0, 0]), gram) > 0).tolist() == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
 def _first_row(gram: Floats, first: int, width: int) -> Part:
     """Solve a block by its first row alone."""
     return Part(gram, np.array([1.0, 0.0]), first, width)

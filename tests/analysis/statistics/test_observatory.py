@@ -22,7 +22,7 @@ from fedsim.analysis.statistics.observatory import (
     over_time,
     recorded,
 )
-from fedsim.common.errors import RunError
+from fedsim.common.errors import FolderError, RunError
 from fedsim.records.schemas import CONFLICTS
 from pages import Page
 from synthetic_runs import evals_table, steps_table, write_run
@@ -169,6 +169,27 @@ def test_the_page_shows_conflicts_or_the_setting_that_records_them(run: analysis
     assert 'Run it with [record] conflicts = "layers" to see them.' in text
     with pytest.raises(RunError, match=r"no conflicts were recorded; run it with \[record\]"):
         recorded(analysis.open_run(bare))
+
+
+def test_a_rule_of_columns_has_conflicts_but_no_weights(run: analysis.Run, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "median", tables={"steps": run.steps, "evals": run.evals})
+    weight = np.where(run.conflicts["weight"].to_numpy() == 0, 0.0, np.nan)
+    at = run.conflicts.column_names.index("weight")
+    rows = run.conflicts.set_column(at, CONFLICTS.field("weight"), pa.array(weight))
+    pq.write_table(rows, folder / "conflicts.parquet")
+    median = analysis.open_run(folder)
+    found = by_client(recorded(median)).set_index("client")
+    assert found.present_weight_percent.isna().all()
+    assert found.protected_steps.tolist() == [0, 1, 0]
+    assert found.against_percent.tolist() == [0, 100, 0]
+    with pytest.raises(
+        FolderError, match="expected updates with weights, found a rule that combines them by column"
+    ):
+        weights_over_clients(median)
+    page = Page(analysis.write_report([median], tmp_path / "a.html").read_text(encoding="utf-8"))
+    assert "combines updates column by column, so no update has a weight" in page.text
+    assert "Conflicts by layer" in page.text
+    assert "Who was protected" not in page.text
 
 
 def test_a_run_that_recorded_the_whole_model_alone_has_no_layers(run: analysis.Run, tmp_path: Path) -> None:

@@ -269,6 +269,29 @@ def test_a_step_of_ones_own_returns_a_direction(then: Any) -> None:
         combine(rule, GIVEN, losses=LOSSES)
 
 
+def test_a_rule_of_columns_says_its_factors() -> None:
+    updates = np.array([[3.0, 0.0], [1.0, 5.0], [2.0, 1.0], [9.0, 9.0]])
+    found = combine("coordinate_median", updates, losses=None, ages=[0, 1, 0, 0])
+    assert found.direction.tolist() == [3.0, 1.0]
+    assert found.weights.tolist() == [[1, 0, 1, 1]]
+    tensor = combine("coordinate_median", torch.from_numpy(updates).bfloat16(), losses=None)
+    assert (tensor.direction.dtype, tensor.direction.tolist()) == (torch.bfloat16, [2.5, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (lambda tile: tile[0] * np.nan, "expected finite numbers, found NaN or infinity"),
+        (lambda tile: tile[:, 0], r"expected real numbers \[2\], one per column of the tile \[3, 2\]"),
+        (lambda tile: None, "found NoneType"),
+    ],
+)
+def test_columns_of_ones_own_are_numbers(columns: Any, message: str) -> None:
+    rule = stateless(lambda stack: Direction(np.ones(stack.n)), columns=columns)
+    with pytest.raises(RunError, match=f"step 0, rule 'of the call', columns: .*{message}"):
+        combine(rule, np.ones((3, 2)), losses=None)
+
+
 def test_losses_that_need_gradients_or_are_bfloat16_count_as_numbers() -> None:
     wanted = combine("fedfv", GIVEN, losses=LOSSES).direction
     given = torch.tensor(LOSSES, requires_grad=True)
@@ -280,9 +303,11 @@ def test_modes_and_defaults_of_the_caller_change_no_bit() -> None:
     rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(1))
     momentum = [("server_opt", {"kind": "momentum"})]
     wanted = combine("fedlf", rows, losses=LOSSES, wrap=momentum).direction
+    trimmed = combine("trimmed_mean", rows, losses=None).direction
     for mode in (torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")):
         with mode:
             assert torch.equal(combine("fedlf", rows, losses=LOSSES, wrap=momentum).direction, wanted)
+            assert torch.equal(combine("trimmed_mean", rows, losses=None).direction, trimmed)
 
 
 def test_rows_of_zeros_have_a_norm() -> None:

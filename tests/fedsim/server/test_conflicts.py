@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedsim.common.plugins import build
-from fedsim.server.conflicts import ORTHOGONAL, diagnose, each_row
+from fedsim.server.conflicts import ORTHOGONAL, diagnose, diagnose_columns, each_row
 from fedsim.server.rule import Direction, Stack
 
 SIZES = [3, 1, 6]
@@ -71,6 +71,23 @@ def test_numbers_are_those_of_the_vectors(seed: int, m: int, absent: int, by_blo
     pairs = [rows[i] @ rows[j] for i in range(m) for j in range(i)]
     assert found.conflicting_pairs == sum(p < 0 for p in pairs)
     assert numbers["smallest_cosine"] == pytest.approx(cosines[:m].min(), abs=1e-7)
+
+
+@pytest.mark.parametrize("m", [1, 5])
+def test_a_direction_without_weights_is_compared_by_its_inner_products(m: int) -> None:
+    """They are those of the weighted sum, so all but the weights is as with weights."""
+    draw = np.random.default_rng(m)
+    rows, weights = draw.normal(size=(m + 2, sum(SIZES))), draw.normal(size=m + 2)
+    stack, direction = stack_of(rows, m), parts(weights @ rows)
+    inner = np.stack([part @ along for part, along in zip(parts(rows), direction, strict=True)])
+    unknown = np.where(np.arange(m + 2) < m, np.nan, 0.0)
+    found = diagnose_columns(stack, unknown, inner, np.array([along @ along for along in direction]))
+    wanted = diagnose(stack, Direction(weights))
+    np.testing.assert_allclose(found.cosines, wanted.cosines, rtol=1e-9)
+    np.testing.assert_allclose(found.block_cosines, wanted.block_cosines, rtol=1e-9)
+    assert (found.m, found.conflicting_pairs) == (wanted.m, wanted.conflicting_pairs)
+    assert math.isnan(found.projection_removed)
+    np.testing.assert_array_equal(found.weights, np.tile(unknown, (len(SIZES), 1)))
 
 
 @pytest.mark.parametrize("by_block", [False, True])

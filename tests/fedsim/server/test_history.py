@@ -92,6 +92,16 @@ def test_it_remembers_what_the_definition_says(
             [torch.from_numpy(w) @ everything[:, a:b] for w, (a, b) in zip(weights, BLOCKS, strict=True)]
         )
         torch.testing.assert_close(kept.combine(slots, weights), expected)
+        median = kept.combine_columns(slots, np.arange(len(slots)) % 3, lambda tile: tile[len(tile) // 2])
+        used = everything[np.arange(len(slots)) % 3 != 0] * 1.0
+        used[1::2] *= 2.0
+        wanted = used.sort(dim=0).values[len(used) // 2] if len(used) else torch.zeros_like(median)
+        torch.testing.assert_close(median, wanted, rtol=0, atol=0)
+        inner, squares = kept.inner(slots, expected)
+        for (a, b), products, square in zip(BLOCKS, inner, squares, strict=True):
+            along = expected[a:b]
+            np.testing.assert_allclose(products, everything[:, a:b] @ along, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(square, along @ along, rtol=1e-9)
         kept.settle(present)
         if memory:
             stored = rows.bfloat16().double() if rung.endswith("bfloat16") else rows

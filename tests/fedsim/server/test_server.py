@@ -539,6 +539,136 @@ def test_updates_left_out_are_counted_and_neither_take_part_nor_are_remembered(t
     torch.testing.assert_close(made.params, -updates[0] - updates[3])
 
 
+COLUMNS = "import torch; return Algorithm(lambda s, t: (Direction({factors}), t), Needs({needs}), columns={columns})"
+
+
+def of_columns(tmp_path: Path, columns: str, factors: str = "np.ones(s.n)", needs: str = "") -> str:
+    """Write a rule of columns and return its name."""
+    body = COLUMNS.format(factors=factors, needs=needs, columns=columns)
+    head = "import math, numpy as np\nfrom fedsim.server.rule import Algorithm, Direction, Needs\n"
+    (tmp_path / "by_column.py").write_text(f"{head}def by_column():\n    {body}\n")
+    return f"{tmp_path}/by_column.py:by_column"
+
+
+def test_a_rule_of_columns_moves_by_what_it_makes_of_the_ascending_numbers(tmp_path: Path) -> None:
+    """The largest number of each column, of rows times their factors, without the row of factor 0."""
+    made = server(of_columns(tmp_path, "lambda tile: tile[-1]", "np.array([1, 0, 0.5, 2.0])[: s.n]"))
+    updates = rows(4)
+    columns = made.step(arrivals(0, [4, 1, 7, 2]), list(updates))
+    expected = (updates[[0, 2, 3]] * torch.tensor([[1.0], [0.5], [2.0]])).max(dim=0).values
+    assert torch.equal(made.params, -expected)
+    assert columns["direction_norm"] == pytest.approx(float(expected.norm()))
+    assert math.isnan(columns["max_weight"])
+    assert columns["status"] == "applied"
+    assert server("coordinate_median").step(arrivals(0, []), [])["status"] == "empty"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        None,
+        HistoryPlan(4, 10, "bfloat16"),
+        HistoryPlan(4, 10, "host_float32"),
+        HistoryPlan(4, 1, capped=True),
+    ],
+)
+def test_a_rule_of_columns_may_remember(tmp_path: Path, plan: HistoryPlan | None) -> None:
+    rule = of_columns(tmp_path, "lambda tile: tile[0]", needs="memory=math.inf")
+    spec = ServerSpec(rule, {}, 10, 100, 4, BLOCKS, history=plan)
+    made, updates = Server(spec, torch.zeros(P)), rows(5)
+    made.step(arrivals(0, [4, 1, 7]), list(updates[:3]))
+    halfway = copy.deepcopy(made.save())
+    before, columns = made.params, made.step(arrivals(1, [1, 2]), list(updates[3:]))
+    kept = updates[[2]] if plan is not None and plan.capped else updates[[0, 2]]
+    kept = kept.bfloat16().float() if plan is not None and plan.rounds else kept
+    torch.testing.assert_close(before - made.params, torch.cat([kept, updates[3:]]).min(dim=0).values)
+    assert columns["remembered"] == len(kept)
+    again = Server(spec, torch.zeros(P))
+    again.load(halfway)
+    again.step(arrivals(1, [1, 2]), list(updates[3:]))
+    assert torch.equal(again.params, made.params)
+
+
+def test_updates_that_are_not_finite_do_not_reach_the_columns() -> None:
+    made, updates = server("coordinate_median"), rows(4)
+    reports = Reports.of([Report(finite=finite) for finite in (True, False, True, True)])
+    updates[1] = math.nan
+    columns = made.step(replace(arrivals(0, [1, 2, 3, 4]), reports=reports), list(updates))
+    assert torch.equal(made.params, -updates[[0, 2, 3]].median(dim=0).values)
+    assert (columns["updates"], columns["nonfinite"]) == (3, 1)
+
+
+@pytest.mark.parametrize("level", ["model", "blocks"])
+@pytest.mark.parametrize("plan", [None, HistoryPlan(4, 10, "bfloat16")])
+@pytest.mark.parametrize("wrap", [[], [{"name": "server_opt", "lr": 0.5}]], ids=["plain", "momentum"])
+def test_the_direction_of_columns_is_compared_with_each_row(
+    level: str, plan: HistoryPlan | None, wrap: list[dict[str, object]]
+) -> None:
+    """Before an optimiser, as with weights; rows out of the window are recorded with weight 0."""
+    wraps = [{"name": "with_absent", "window": 1}, *wrap]
+    spec = ServerSpec(
+        "coordinate_median",
+        {},
+        10,
+        100,
+        4,
+        BLOCKS,
+        wraps,
+        conflicts=level,
+        history=plan,  # type: ignore[arg-type]
+    )
+    made, updates = Server(spec, torch.zeros(P)), rows(7)
+    made.step(arrivals(0, [4, 1]), list(updates[:2]))
+    columns = made.step(arrivals(1, [7, 1, 2]), list(updates[2:5]))
+    kept = updates[:1].bfloat16().float() if plan else updates[:1]
+    everything = torch.cat([updates[2:5], kept]).double()
+    median = everything.quantile(0.5, dim=0)
+    each = columns["each"]
+    for block, (a, b) in enumerate([(0, P), *(BLOCKS if level == "blocks" else [])], start=-1):
+        here = each["block"] == block
+        part, along = everything[:, a:b], median[a:b]
+        cosines = (part @ along) / (part.norm(dim=1) * along.norm())
+        np.testing.assert_allclose(each["cosine"][here], cosines, atol=1e-6)
+        np.testing.assert_allclose(each["norm"][here], part.norm(dim=1), rtol=1e-6)
+        assert np.isnan(each["weight"][here]).all()
+    assert columns["smallest_cosine"] == pytest.approx(each["cosine"][:3].min())
+    assert columns["model_conflicts"] == (each["cosine"][:3] < -1e-9).sum()
+    assert columns["mean_norm"] == pytest.approx(float(updates[2:5].mean(dim=0).norm()), rel=1e-5)
+    assert math.isnan(columns["max_weight"])
+    assert (columns["remembered"], columns["conflicts"] >= 0) == (1, True)
+    last = made.step(arrivals(3, [5, 6]), list(updates[5:]))["each"]
+    weights = dict(zip(last["client"][last["block"] == -1].tolist(), last["weight"].tolist(), strict=False))
+    assert np.isnan([weights.pop(5), weights.pop(6)]).all()
+    assert not any(weights.values())
+
+
+def test_an_audit_knows_no_weights_of_a_rule_of_columns() -> None:
+    made = server("coordinate_median")
+    proposal = made.propose(arrivals(0, [5, 6]), list(torch.eye(P)[:2]))
+    audited = made.audit(proposal, np.array([6, 9]), [torch.eye(P)[1], torch.eye(P)[2]])
+    found = made.accept(proposal, None, [audited])["audited"]
+    assert np.isnan(found["weight"]).all()
+    assert found["cosine"][0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "factors", "message"),
+    [
+        ("lambda tile: tile", "np.ones(s.n)", r"columns: expected real numbers \[6\], one per column of the tile "
+         r"\[2, 6\], found torch.float64 of shape \[2, 6\]"),
+        ("lambda tile: 0.0", "np.ones(s.n)", "found float"),
+        ("lambda tile: tile[0] * 1j", "np.ones(s.n)", r"found torch.complex128 of shape \[6\]"),
+        ("lambda tile: tile[0] / 0", "np.ones(s.n)", "a direction with norm (nan|inf)"),
+        ("lambda tile: tile[0]", "np.ones((1, s.n))", r"expected factors \[2\] of a rule with columns.* \[1, 2\]"),
+        ("lambda tile: tile[0]", "np.full(s.n, np.nan)", "weights that are not finite"),
+    ],
+)  # fmt: skip
+def test_columns_that_are_none_are_named(tmp_path: Path, columns: str, factors: str, message: str) -> None:
+    made = server(of_columns(tmp_path, columns, factors))
+    with pytest.raises(RunError, match=f"step 3, rule '.*by_column'.*{message}"):
+        made.step(arrivals(3, [4, 1]), list(rows(2)))
+
+
 def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
     """Client 5's row of the first step is held, and points the other way at the second."""
     made = server("fedlf", fair_row="none")
@@ -565,6 +695,7 @@ def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
 @pytest.mark.parametrize(
     "module",
     [
+        "columns",
         "combine",
         "conflicts",
         "decision",
