@@ -43,6 +43,13 @@ def test_it_is_the_formula_of_the_paper(seed: int, m: int, epsilon: float) -> No
     assert found.diagnostics["server_lr"] >= 1
 
 
+def test_the_default_is_a_thousandth_and_a_plain_mean() -> None:
+    rows = 0.02 * np.random.default_rng(1).normal(size=(6, 30))
+    expected, eta = extrapolated(rows, np.full(6, 1 / 6), 1e-3)
+    assert 1.1 < eta < extrapolated(rows, np.full(6, 1 / 6), 0.0)[1]
+    assert_same(fedexp(rows, n_samples=np.arange(1, 7)).direction, expected)
+
+
 @fast
 @given(seeds, st.integers(1, 12))
 def test_samples_weight_the_mean_and_the_squares(seed: int, m: int) -> None:
