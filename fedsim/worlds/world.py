@@ -70,7 +70,7 @@ class World:
         n = trace.clients if n_clients is None else n_clients
         if n > trace.clients:
             raise TraceError(
-                f"the trace has {trace.clients} clients, but {n} are wanted, one for each of task.clients"
+                f"the trace has {trace.clients} clients, but {n} are wanted, one for each of task.clients that trains"
             )
         if n < 1:
             raise ValueError(f"n_clients: expected at least 1, found {n}")
