@@ -98,6 +98,7 @@ class RunSpec:
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
             threads=threads.most() if threaded else 1,
+            unseen=self.data.n_unseen,
         )
 
     def check_fits(self, workers: int) -> None:
