@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from fedsim import analysis
 from fedsim.common.errors import ConfigError, FolderError, TraceError
+from fedsim.common.rng import rng
 from fedsim.config.data import federation
 from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
@@ -200,6 +201,9 @@ def test_the_parts_of_a_run_know_the_clients_that_train_alone() -> None:
     assert spec.plan.facts.label_counts.shape == (n, 10)
     assert spec.bench.adversaries[0].clients == tuple(range(n))
     assert spec.server.total_samples == spec.data.train.sizes.sum()
+    late = {"preset": "deadline", "clients": 4, "deadline": "1min", "late": "history"}
+    config = small(task=TASK, pacing=late, dropout={"replace": True}, algorithm={"name": "mifa"})
+    assert prepare(config).server.late_rows == n
 
 
 def test_a_trace_gives_its_first_clients_to_those_that_train(tmp_path: Path) -> None:
@@ -295,6 +299,9 @@ def test_a_part_is_drawn_of_each_kind(clients: int, seen: int, unseen: int, tmp_
     config = small(task=TASK, evaluate={"every_steps": 3, "clients": clients}, client={"name": "ditto"})
     rows = evals(run(config, tmp_path))
     drawn = rows.groupby(["split", "step"]).client.agg(tuple).unstack()
+    if clients == seen:
+        alone = rng(config.seed, "evaluate").choice(CLIENTS - UNSEEN, seen, replace=False)
+        assert seen == CLIENTS - UNSEEN or drawn.loc["test", 0] == tuple(sorted(alone))
     for name, count, everybody in (("test", seen, CLIENTS - UNSEEN), ("unseen", unseen, UNSEEN)):
         for split in (name, f"{name}_personal"):
             assert len(set(drawn.loc[split, [0, 3, 6]])) == 1

@@ -251,10 +251,10 @@ def test_tables_of_all_runs_are_not_kept(study: Study) -> None:
 
 
 def with_unseen(levels: dict[str, str], seed: int) -> dict[str, Any]:
-    """Evaluations of four clients, and of two unseen ones which the other rule suits better."""
+    """Evaluations of four clients, and an earlier one of two unseen clients, which the other rule suits better."""
     seen = by_rule(levels, seed)["evals"]
     value = 0.5 - 0.2 * (levels["rule"] == "fedfv") + 0.01 * seed
-    unseen = evals_table(np.full((2, 2), value), n=100, split="unseen", every_us=HOUR)
+    unseen = evals_table(np.full((1, 2), value), n=100, split="unseen", every_us=HOUR)
     client = pa.array(np.asarray(unseen["client"]) + 4, pa.int32())
     unseen = unseen.set_column(unseen.schema.get_field_index("client"), "client", client)
     return {"evals": pa.concat_tables([seen, unseen]).unify_dictionaries()}

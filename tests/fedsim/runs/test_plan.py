@@ -318,7 +318,8 @@ def test_unseen_clients_are_planned_as_they_are_evaluated(
 
 def test_the_adaptation_of_unseen_clients_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that adapts the model takes a hundredth of a second for each of its training samples."""
-    setup = prepare(small(task={"name": "digits", "clients": 12, "unseen": 5}, client={"name": "qmaml"}))
+    task, partition = {"name": "digits", "clients": 12, "unseen": 5}, {"name": "iid", "sizes": "lognormal"}
+    setup = prepare(small(task=task, partition=partition, client={"name": "qmaml"}))
     assert setup.data.unseen is not None
     sizes, now_s, asked = setup.data.unseen.train.sizes, [0.0], list[int]()
 
