@@ -5,6 +5,9 @@ The update is plain local SGD from the received model w, for any rule. The clien
 `v <- v - lr (grad F_k(v) + lam (v - w))` for some epochs; v starts as the first w that the client receives. The
 minibatches of v are drawn independently of those of the update. Choice: momentum and weight decay of `[train]` apply to
 v as well; its momentum restarts in each job.
+
+A client that never trains takes the same steps at an evaluation, from v = w, the evaluated model: `adapt_steps`
+minibatches, by default the epochs of a job. Choice: `train.lr_decay` does not apply to them, since no job comes before.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ def ditto(
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1,
     epochs: Annotated[int, Field(ge=1)] | None = None,
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None,
+    adapt_steps: Annotated[int, Field(ge=1)] | None = None,
 ) -> ClientMethod:
     """Train a personal model beside the update; lam = 0 is local training alone, a large lam the global model.
 
-    epochs, lr: of the personal model; by default those of `[train]`.
+    epochs, lr: of the personal model; by default those of `[train]`. adapt_steps: minibatches from which a client that
+    never trains makes its personal model; by default those of a job.
     """
 
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
@@ -36,11 +41,24 @@ def ditto(
         )
         return Trained(end, loss, kept=own)
 
+    def adapt(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+        towards = pull(lam, local.views(model)) if lam else None
+        laps = epochs if adapt_steps is None else _epochs_of(local, adapt_steps)
+        own, _ = local.sgd(
+            model, purpose="personal", epochs=laps, lr=lr, most_steps=adapt_steps, correct=towards
+        )
+        return own
+
     def passes(trained: float) -> float:
         return trained + float(epochs or trained)
 
-    return ClientMethod(train, draws=False, keeps=True, personal=_own, passes=passes)
+    return ClientMethod(train, draws=False, keeps=True, personal=_own, adapt=adapt, passes=passes)
 
 
 def _own(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
     return model if kept is None else kept
+
+
+def _epochs_of(local: Local, steps: int) -> int:
+    """Return the epochs in which a client takes so many steps, the last of which may be incomplete."""
+    return -(-steps // sum(1 for _ in local.batches(local.rows)))

@@ -7,7 +7,8 @@ query)` by theta. The rule sees the query loss after adapting, before training: 
 epoch and `batch_size = "full"`, a job is the paper's step. Each inner step takes the next minibatch of the support, in
 turn. A client with one sample uses it for both.
 
-The personal model takes `inner_steps` steps on all training samples of the client, from the evaluated model.
+The personal model takes `inner_steps` steps on all training samples of the client, from the evaluated model. A client
+that never trains takes `adapt_steps` of them: the paper's meta-test, for which the authors' script takes 5.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from fedsim.training.client_method import Batch, ClientMethod, Local, Tensors, Trained
+from fedsim.training.client_method import Batch, ClientMethod, Local, Personal, Tensors, Trained
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -32,11 +33,12 @@ def qmaml(
     inner_steps: Annotated[int, Field(ge=1)] = 1,
     support: Share = 0.5,
     order: Literal["first", "second"] = "first",
+    adapt_steps: Annotated[int, Field(ge=1)] = 5,
 ) -> ClientMethod:
     """Descend the loss after adapting to the client's support samples, the share `support` of its training samples.
 
     `order = "first"` takes the gradient at theta'; "second" differentiates through the inner steps, at several times
-    the cost.
+    the cost. adapt_steps: steps of a client that never trains, from the evaluated model.
     """
 
     adapt = _Adaptation(inner_lr, inner_steps, order == "second")
@@ -57,14 +59,11 @@ def qmaml(
         end, loss = local.sgd(start, rows=query, objective=objective)
         return Trained(end, loss, loss_before=before)
 
-    def personal(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
-        everything = itertools.repeat(local.batch(local.rows))
-        return flat(adapt(local, free(local, model), everything))
-
     def passes(epochs: int) -> float:
         return epochs * (1 - support) * (1 + inner_steps)
 
-    return ClientMethod(train, draws=False, personal=personal, reports_loss=True, passes=passes)
+    personal, unseen = _personal(adapt), _personal(_Adaptation(inner_lr, adapt_steps, False))
+    return ClientMethod(train, draws=False, personal=personal, adapt=unseen, reports_loss=True, passes=passes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,16 @@ class _Adaptation:
             )
             weights = tuple(w - self.lr * g for w, g in zip(weights, grads, strict=True))
         return weights
+
+
+def _personal(adapt: _Adaptation) -> Personal:
+    """Return how a client adapts the evaluated model, with all of its training samples in each step."""
+
+    def personal(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+        everything = itertools.repeat(local.batch(local.rows))
+        return flat(adapt(local, free(local, model), everything))
+
+    return personal
 
 
 def divided(local: Local, share: float) -> tuple[torch.Tensor, torch.Tensor]:

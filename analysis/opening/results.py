@@ -11,7 +11,6 @@ import numpy as np
 
 from fedsim.analysis.opening.arrays import Ints
 from fedsim.analysis.opening.run import Evaluation, Run
-from fedsim.analysis.opening.tables import word_counts
 from fedsim.common.errors import FolderError
 from fedsim.common.files import write_text
 
@@ -61,8 +60,7 @@ _COLUMNS = tuple(field.name for field in fields(CellResult))
 
 def results_of(run: Run, cell: str) -> list[CellResult]:
     """Return the last evaluation of a finished run on each split that it recorded, that of its configuration first."""
-    recorded = sorted(word_counts(run.evals["split"]), key=lambda split: (split != run.split, split))
-    return [_result(run, cell, run.final(split)) for split in recorded]
+    return [_result(run, cell, run.final(split)) for split in run.recorded_splits]
 
 
 def _result(run: Run, cell: str, last: Evaluation) -> CellResult:

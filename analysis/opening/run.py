@@ -24,6 +24,7 @@ from fedsim.common.errors import FolderError, closest
 from fedsim.common.files import from_json, from_toml
 from fedsim.common.paths import as_path
 from fedsim.common.terminal import visible
+from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
 from fedsim.records.schemas import OPTIONAL, TABLES
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONFIG, ARMS = "config.resolved.toml", "arms.json"
-SPLITS = ("train", "valid", "test", *(split + PERSONAL for split in ("train", "valid", "test")))
+_SAMPLES = ("train", "valid", "test", UNSEEN)
+SPLITS = (*_SAMPLES, *(samples + PERSONAL for samples in _SAMPLES))
+UNSEEN_SPLITS = {UNSEEN: "unseen", UNSEEN + PERSONAL: "adapted"}
+"""The splits of clients that never train, with the global model and after they adapted it, and their names in tables.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,12 @@ class Run:
         split = section.get("split") if isinstance(section, dict) else None
         return split if split in SPLITS else "test"
 
+    @property
+    def recorded_splits(self) -> tuple[str, ...]:
+        """The splits with evaluations, `split` first."""
+        recorded = word_counts(self.evals["split"])
+        return tuple(sorted(recorded, key=lambda name: (name != self.split, name)))
+
     @arguments.checked
     def evaluations(self, split: str | None = None) -> list[Evaluation]:
         """Return the evaluations on a split (default: `split`) by virtual time; empty if there was none."""
@@ -176,7 +187,7 @@ class Run:
         """Return the last evaluation on a split (default: `split`). Raises FolderError if there was none."""
         evaluations = self.evaluations(split)
         if not evaluations:
-            recorded = ", ".join(sorted(word_counts(self.evals["split"]))) or "none at all"
+            recorded = ", ".join(sorted(self.recorded_splits)) or "none at all"
             wanted = self.split if split is None else split
             raise FolderError(
                 f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {recorded}"

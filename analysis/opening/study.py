@@ -64,7 +64,7 @@ class Study:
     """The levels of each axis, in the order of the file."""
     seeds: tuple[int, ...]
     compare: dict[str, Any]
-    """What to compare: `axis`, `baseline`, `metrics`, `at`, `group`; each key may be missing."""
+    """What to compare: `axis`, `baseline`, `metrics`, `at`, `split`, `group`; each key may be missing."""
     cells: tuple[Cell, ...]
     _runs: dict[Path, Run] = field(default_factory=dict, repr=False, compare=False)
     _evaluations: dict[tuple[Path, str], list[Evaluation]] = field(
@@ -75,6 +75,12 @@ class Study:
     """The values and claims of the paper whose table the study repeats."""
     tune: TuneSection | None = None
     """The key whose value each level of an axis chose before the study, and these values."""
+
+    @property
+    def split(self) -> str | None:
+        """The split that runs are compared on, that of `compare`; None: that of each run's configuration."""
+        split: str | None = self.compare.get("split")
+        return split
 
     @property
     def finished(self) -> tuple[Cell, ...]:
@@ -168,6 +174,8 @@ class Study:
     ) -> pd.DataFrame:
         """Return one row per finished cell: a column per axis, `seed`, the point, and a column per metric.
 
+        The default of `split` is that of `compare`, else that of each run's configuration.
+
         The columns of the point are `step`, `time_us`, `bytes` (moved by jobs that had ended by then) and `clients`
         (evaluated). `end` takes each run's last evaluation. The other points compare cells with equal seeds and equal
         levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
@@ -178,6 +186,7 @@ class Study:
         import pandas as pd  # imported here: opening a study does not need it
 
         self.require_point(at)
+        split = split or self.split
         rows: list[dict[str, Any]] = []
         for cells in self._compared(axis):
             if at != "end":
@@ -200,8 +209,9 @@ class Study:
     def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
         """Return the evaluations of a cell's run by virtual time, the last alone for a cell without a run folder.
 
-        Raises FolderError if there are none.
+        The default of `split` is as for `frame`. Raises FolderError if there are none.
         """
+        split = split or self.split
         if cell.results:
             return [_of_split(cell, split).evaluation()]
         key = (cell.folder, split or self.run(cell).split)
@@ -282,6 +292,7 @@ class _Compare(BaseModel):
     baseline: str | None = None
     metrics: list[str] | None = None
     at: list[Point] | None = None
+    split: str | None = None
     group: str | None = None
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from fedsim.analysis.drawing.picture import Picture
 from fedsim.analysis.opening.facts import troubles
-from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
 from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
@@ -32,12 +34,13 @@ from fedsim.analysis.report.document import (
 from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import runs_participation
 from fedsim.analysis.report.run_sections import run_section
-from fedsim.analysis.tables.closing import ACCURACIES, closing
+from fedsim.analysis.tables.closing import ACCURACIES, closing, unseen_splits
 from fedsim.analysis.tables.compare import compare
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
 from fedsim.common.files import make_directory, write_text
 from fedsim.common.paths import as_path
+from fedsim.data.federated_data import UNSEEN
 
 
 @arguments.checked
@@ -96,6 +99,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
         " Lost and late count jobs, empty counts server steps.",
         "note",
     )
+    yield from _unseen(runs)
     yield from _comparison(runs)
     yield from _accuracy(runs)
     yield from runs_participation(runs)
@@ -117,8 +121,8 @@ _COUNTS = ("steps", "jobs", "jobs lost", "late", "empty steps")
 
 def summary_table(runs: Sequence[Run]) -> Table:
     """Return the table of how runs ended."""
-    accuracies = (Column(name, 3 if metric == "angle_rad" else 2) for name, metric in ACCURACIES.items())
-    columns = (Column("run"), *accuracies, *map(Column, _COUNTS), Column("virtual h", 2), Column("wall s", 1))
+    ends = (*map(Column, _COUNTS), Column("virtual h", 2), Column("wall s", 1))
+    columns = (Column("run"), *_accuracy_columns(), *ends)
     rows = []
     for numbers in map(closing, runs):
         label = numbers.label if numbers.status == "done" else f"{numbers.label} [{numbers.status}]"
@@ -127,6 +131,41 @@ def summary_table(runs: Sequence[Run]) -> Table:
         rows.append((label, *metrics, *counts, numbers.virtual_us / 3.6e9, numbers.wall_s))
     caption = "How the runs ended" if len(runs) > 1 else "How the run ended"
     return Table("summary", caption, columns, tuple(rows))
+
+
+def _unseen(runs: Sequence[Run]) -> Iterator[Block]:
+    """Yield how the model fits clients that never trained, if a run has some."""
+    recorded = [(run, split) for run in runs for split in unseen_splits(run)]
+    if not recorded:
+        return
+    yield Heading("Unseen clients")
+    rows = []
+    for run, split in recorded:
+        last = run.final(split)
+        metrics = last.summary(list(ACCURACIES.values())).values()
+        rows.append((run.label, UNSEEN_SPLITS[split], int((last.n > 0).sum()), *metrics))
+    columns = (Column("run"), Column("model"), Column("clients"), *_accuracy_columns())
+    yield Table("unseen", "The model on clients that never trained, at the end", columns, tuple(rows))
+    yield Text(
+        "Unseen clients are evaluated on their test samples: with the global model (unseen), and where the client"
+        " method makes personal models also after they adapted it to their training samples (adapted).",
+        "note",
+    )
+    drawn = dict.fromkeys(split for _, split in recorded)
+    yield Gallery(
+        tuple(Figure(f"{UNSEEN_SPLITS[s]}-over-steps", partial(_over_steps, runs, s)) for s in drawn)
+    )
+
+
+def _over_steps(runs: Sequence[Run], split: str) -> Picture:
+    histories = {run.label: run.history(split, list(METRICS)) for run in runs}
+    picture = accuracy_over_time(histories, by="step")
+    model = "with the global model" if split == UNSEEN else "after they adapted the model"
+    return replace(picture, caption=f"Unseen clients, {model}. {picture.caption}")
+
+
+def _accuracy_columns() -> list[Column]:
+    return [Column(name, 3 if metric == "angle_rad" else 2) for name, metric in ACCURACIES.items()]
 
 
 _COMPARED = (

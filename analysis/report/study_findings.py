@@ -24,7 +24,7 @@ from fedsim.analysis.report.sentences import listed, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_seed
 from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
 from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
-from fedsim.analysis.tables.difference_tables import PLACES
+from fedsim.analysis.tables.difference_tables import PLACES, on_split
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common.errors import ConfigError, RunError
 
@@ -53,7 +53,7 @@ def study_findings(study: Study) -> Iterator[Finding]:
         yield Finding("accuracy", _levels(study, metrics[0]))
     for topic, family in zip(topics, families, strict=False):
         chosen, contrasts = contrasts[: len(family)], contrasts[len(family) :]
-        yield Finding(topic, _compared(family, chosen))
+        yield Finding(topic, _compared(family, chosen, study.split))
     if contrasts:
         few = _few(min(len(values) for _, values, _ in gaps))
         yield Finding("participation", participation_sentence(contrasts, by, seen.counts[by], few))
@@ -115,14 +115,14 @@ def _families(study: Study, metrics: Sequence[str]) -> list[list[PairedDifferenc
     return some if all(some) else []
 
 
-def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast]) -> str:
+def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast], split: str | None) -> str:
     first = family[0]
     heading, _, unit = heading_of(first.metric).partition(", ")
     unit = "points" if first.metric.endswith("_percent") else unit
     alone = len({each.where for each in family}) == 1 and first.metric.endswith("_percent")
     level = float(first.baseline_values.mean()) if alone else None
     few = _few(min(each.n for each in family))
-    place = "" if first.at == "end" else f" {PLACES[first.at]}"
+    place = on_split(split) + ("" if first.at == "end" else f" {PLACES[first.at]}")
     words = _WORDS.get(first.metric, f"in {heading}")
     clauses = told(contrasts, against(first.baseline, level, few, unit))
     return f"{words[:1].upper()}{words[1:]}{place}, {clauses}."
@@ -144,6 +144,7 @@ def _levels(study: Study, metric: str) -> str:
         for key, part in parts
     ]
     words = _WORDS.get(metric, f"in {heading}")
+    words += on_split(study.split)
     return f"{words[:1].upper()}{words[1:]}, the runs end at {listed(ends)}; there is nothing to compare."
 
 

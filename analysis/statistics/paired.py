@@ -122,7 +122,7 @@ def differences(
 
     Args:
         metric: the name of one of `fedsim.analysis.metrics`.
-        at: where the runs of a pair are compared; see `Study.frame`.
+        at, split: where the runs of a pair are compared, and on which samples; see `Study.frame`.
         size: the difference, in the metric's unit, that `seeds_needed` is for; by default the mean difference.
 
     Raises FolderError if there is nothing to compare, or the runs of a pair were evaluated on different numbers of

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.opening.run import CONFIG, Run
+from fedsim.analysis.opening.run import CONFIG, UNSEEN_SPLITS, Run
 from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
 from fedsim.analysis.statistics.waste import USED
@@ -35,8 +35,8 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False) -> pd.D
     Columns: `n` samples, `accuracy_percent`, `loss`; `jobs`, of these `used` (aggregated or remembered) and `lost`. If
     the folder has the world: `availability`, the share of the run's virtual time that the client was online; the mean
     speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) that the world models; each fact of the trace's `about`
-    (with `about_` before a name that is taken). With `labels`: `label_<c>`, the client's training samples of class c,
-    see `label_counts`. Raises FolderError if the run was not evaluated.
+    (with `about_` before a name that is taken); unseen clients have no part in the world. With `labels`: `label_<c>`,
+    the client's training samples of class c, see `label_counts`. Raises FolderError if the run was not evaluated.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
@@ -51,7 +51,7 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False) -> pd.D
     for name, group in (("jobs", None), ("used", USED), ("lost", ("lost",))):
         among = who if group is None else who[np.isin(status, group)]
         frame[name] = np.bincount(among, minlength=size)[last.client]
-    if (run.folder / WORLD).is_file():
+    if (run.folder / WORLD).is_file() and last.split not in UNSEEN_SPLITS:
         for name, values in _world_columns(run, size).items():
             frame[f"about_{name}" if name in frame else name] = values[last.client]
     if labels:
@@ -85,7 +85,7 @@ def unknown_of(run: Run) -> Unknown:
 
 
 def label_counts(run: Run) -> Ints:
-    """Return [K, classes] how many training samples of each class each client of a run holds.
+    """Return [K, classes] how many training samples of each class each client of a run holds, unseen ones last.
 
     A run folder has no data: this loads the data set and divides it as the configuration says, reading only the seed
     and the tables of task and partition. Raises ConfigError or DataError if that fails, and FolderError if task or
@@ -108,7 +108,11 @@ def label_counts(run: Run) -> Ints:
     config = parse(
         data | {"pacing": {"preset": "sync", "clients": 1}, "stop": {"steps": 1}}, str(file), "data"
     )[0]
-    return count(federation(config)[1])
+    divided = federation(config)[1]
+    counts = count(divided)
+    if divided.unseen is None:
+        return counts
+    return np.concatenate([counts, count(divided, divided.unseen.train)[len(counts) :]])
 
 
 def groupings(frame: pd.DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Literal
 from rich import box
 from rich.table import Table
 
-from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
 from fedsim.analysis.opening.tables import word_counts
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
@@ -48,12 +48,15 @@ class Closing:
     def cells(self) -> list[str]:
         """Return the row as texts, in the order of `HEADINGS`; a dash stands for a missing number."""
         share = f" ({100 * self.lost / self.jobs:.0f}%)" if self.jobs else ""
-        accuracy = [fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
         counts = [str(self.steps), f"{self.lost}{share}", str(self.late), str(self.empty_steps)]
         remarks = [self.status] * (self.status != "done") + [self.warning or ""] * bool(self.warning)
         label = f"{self.label} [{', '.join(remarks)}]" if remarks else self.label
         hours = self.virtual_us / 3.6e9
-        return [label, *accuracy, *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
+        return [label, *self.accuracies(), *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
+
+    def accuracies(self) -> list[str]:
+        """Return the metrics as texts, in the order of `ACCURACIES`."""
+        return [fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
 
 
 @arguments.checked
@@ -81,12 +84,20 @@ def closing(run: Run, split: str | None = None) -> Closing:
 def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     """Return a table for the terminal with one row per run: accuracy, fairness, lost jobs and time.
 
-    The table fits 80 columns with short labels; long labels and the share of lost jobs wrap, other numbers do not.
+    Without a `split`, rows below a run show its unseen clients. The table fits 80 columns with short labels; long
+    labels and the share of lost jobs wrap, other numbers do not.
     """
     splits = ", ".join(dict.fromkeys(split or run.split for run in runs))
     caption = f"accuracy per client on the {splits} split; spread and tails are over clients"
+    rows: list[list[str]] = []
+    for run in runs:
+        rows.append(closing(run, split).cells())
+        if split is None:
+            unseen = unseen_splits(run)
+            rows += ([f" {UNSEEN_SPLITS[name]}", *closing(run, name).accuracies()] for name in unseen)
+    if len(rows) > len(runs):
+        caption += "; unseen: clients that never train; adapted: after they adapted the model"
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=caption)
-    rows = [closing(run, split).cells() for run in runs]
     for heading in HEADINGS:
         wraps = heading in ("run", "jobs lost")
         justify: Literal["left", "right"] = "left" if heading == "run" else "right"
@@ -94,6 +105,11 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     for label, *numbers in rows:
         table.add_row(shown(label), *numbers)
     return table
+
+
+def unseen_splits(run: Run) -> list[str]:
+    """Return the recorded splits of clients that never train, that of the global model first."""
+    return [name for name in UNSEEN_SPLITS if name in run.recorded_splits]
 
 
 @arguments.checked

@@ -48,13 +48,22 @@ def difference_frame(differences: Sequence[PairedDifference]) -> pd.DataFrame:
     return pd.DataFrame([_row(each) for each in differences])
 
 
-def difference_table(differences: Sequence[PairedDifference]) -> Table:
-    """Return comparisons at one point as a table for the terminal; its caption explains the numbers."""
+def on_split(split: str | None) -> str:
+    """Return on which split runs are compared, in words; empty if that is up to their configurations."""
+    return "" if split is None else f" on the {split} split"
+
+
+def difference_table(differences: Sequence[PairedDifference], split: str | None = None) -> Table:
+    """Return comparisons at one point as a table for the terminal; its caption explains the numbers.
+
+    `split` is named in the title.
+    """
     first = differences[0]
     table = Table(
         box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(differences))
     )
-    table.title = shown(f"{first.axis}: difference from {first.baseline}, {PLACES.get(first.at, first.at)}")
+    place = f"{PLACES.get(first.at, first.at)}{on_split(split)}"
+    table.title = shown(f"{first.axis}: difference from {first.baseline}, {place}")
     table.caption_justify, table.title_justify = "left", "left"
     for i, heading in enumerate(_HEADINGS):
         table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold", no_wrap=i > 1)

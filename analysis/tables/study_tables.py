@@ -14,7 +14,14 @@ from fedsim.analysis.opening.study import POINTS, Point, Study, open_study
 from fedsim.analysis.statistics.bootstrap import spread_of
 from fedsim.analysis.statistics.paired import PairedDifference, differences_of
 from fedsim.analysis.tables.closing import ACCURACIES
-from fedsim.analysis.tables.difference_tables import PLACES, difference_frame, difference_table, plain, span
+from fedsim.analysis.tables.difference_tables import (
+    PLACES,
+    difference_frame,
+    difference_table,
+    on_split,
+    plain,
+    span,
+)
 from fedsim.analysis.tables.group_tables import participation_frames, participation_tables
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
@@ -49,7 +56,7 @@ def study_tables(study: Study | str | Path) -> list[Table]:
     for at in points_of(opened):
         tables.append(_level_table(opened, at))
         if differences := list(_differences(opened, at)):
-            tables.append(difference_table(differences))
+            tables.append(difference_table(differences, opened.split))
     return tables + (participation_tables(opened) if opened.compare.get("group") else [])
 
 
@@ -97,7 +104,8 @@ def _level_table(study: Study, at: Point) -> Table:
     """Return means and standard deviations over seeds, a column per metric."""
     frame = level_frame(study, at)
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.title = shown(f"{study.name}: mean ± standard deviation over seeds, {PLACES[at]}")
+    place = f"{PLACES[at]}{on_split(study.split)}"
+    table.title = shown(f"{study.name}: mean ± standard deviation over seeds, {place}")
     table.caption = (
         "Below them 95 % bootstrap intervals of the mean; each client counts once unless a name says samples."
     )

@@ -25,7 +25,10 @@ _Second = Annotated[Path | None, Argument(help="Another run, or another study wi
 class Questions:
     """What is compared."""
 
-    split: Annotated[str | None, Option(help="Runs: the split to compare; by default the baseline's.")] = None
+    split: Annotated[
+        str | None,
+        Option(help="The split to compare, such as unseen; by default the baseline's, or the study's."),
+    ] = None
     axis: Annotated[str | None, Option(help="One study: the axis whose levels are compared.")] = None
     baseline: Annotated[
         str | None, Option(help="One study or folder of arms: what the others are compared with.")
@@ -48,7 +51,8 @@ class Questions:
     def of_studies(self) -> dict[str, Any]:
         """Return the options of studies that are set, as keys of a study's `compare`."""
         keys = {"axis": self.axis, "baseline": self.baseline, "metrics": self.metrics, "at": self.at}
-        return {key: value for key, value in (keys | {"group": self.by}).items() if value}
+        more = {"split": self.split, "group": self.by}
+        return {key: value for key, value in (keys | more).items() if value}
 
 
 @grouped
@@ -67,7 +71,6 @@ def compare(
 
 
 def _study_tables(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    _refuse(first, "study", {"--split": what.split})
     return (_beside_paper if what.published else _of_studies)(first, second, what)
 
 

@@ -11,6 +11,7 @@ from fedsim.config.run import RunConfig
 from fedsim.data.dataset_files import folder
 from fedsim.data.federated_data import FederatedData, Task
 from fedsim.data.split import federate
+from fedsim.data.unseen_clients import with_unseen
 from fedsim.data.validation import checked
 
 _CLIENT_BYTES = 500
@@ -18,7 +19,10 @@ _CLIENT_BYTES = 500
 
 
 def federation(config: RunConfig) -> tuple[Task, FederatedData]:
-    """Return the run's task, and its data divided among the clients. Raises ConfigError or DataError."""
+    """Return the run's task, and its data divided among the clients, some of which may be unseen.
+
+    Raises ConfigError or DataError.
+    """
     section, partition = config.task, config.partition
     free = psutil.virtual_memory().available
     if section.clients * _CLIENT_BYTES > free:
@@ -28,7 +32,7 @@ def federation(config: RunConfig) -> tuple[Task, FederatedData]:
         )
     supplied = {"clients": section.clients, "seed": config.seed, "data_dir": folder(section.data_dir)}
     task = checked(plugins.build("task", section.name, section.options, **supplied), section.name)
-    return task, federate(
+    divided = federate(
         task,
         n_clients=section.clients,
         partitioner=partition.name if partition else None,
@@ -38,3 +42,4 @@ def federation(config: RunConfig) -> tuple[Task, FederatedData]:
         shuffle=section.shuffle,
         seed=config.seed,
     )
+    return task, with_unseen(divided, section.unseen_clients, config.seed)

@@ -20,7 +20,7 @@ from fedsim.config.section import PluginSection
 from fedsim.config.timing import StopSection, smaller_is_better
 from fedsim.config.world import WorldConfig
 
-_LEAVE = "dropout.leave"
+_LEAVE, _ADAPT = "dropout.leave", "adapt_steps"
 Lacks = dict[str, str]
 """What each key that depends on another one lacks to have an effect; empty if it has an effect."""
 
@@ -63,6 +63,15 @@ def _across(config: RunConfig) -> Iterator[tuple[str, str]]:
         personal = plugins.build("client", client.name, client.working_options()).personal
         lacks = f"with the client method {client.name!r}, which has no personal models"
         yield "evaluate.personal", "" if personal else lacks
+    yield from _of_adaptation(config)
+
+
+def _of_adaptation(config: RunConfig) -> Iterator[tuple[str, str]]:
+    client, steps = config.client, config.client.options.get(_ADAPT)
+    if steps is None or steps == plugins.resolved("client", client.name, {}, client.supplied).get(_ADAPT):
+        return
+    lacks = "" if config.evaluate.personal else "with evaluate.personal = false"
+    yield f"client.{_ADAPT}", lacks if config.task.unseen else "without unseen clients; give task.unseen"
 
 
 def _of_dropout(config: RunConfig) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ options beside its name, which are checked against the signature of the plug-in'
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -14,18 +13,32 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic import BaseModel, BeforeValidator, Field
 
+from fedsim.common import plugins
 from fedsim.common.option_requirements import Unless
 from fedsim.config.adversary import AdversarySection, BadUpdatesSection, listed
-from fedsim.config.section import LARGEST, Count, PluginSection, RunName, Section, Seed, Size, Whole
+from fedsim.config.section import (
+    LARGEST,
+    Count,
+    PluginSection,
+    RunName,
+    Section,
+    Seed,
+    Size,
+    Whole,
+    count_of,
+)
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
 from fedsim.config.world import Duration, WorldConfig
+from fedsim.data.federated_data import UNSEEN
+from fedsim.engine.record_words import PERSONAL
 from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose
 from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import build_rule
 
 if TYPE_CHECKING:
     from fedsim.training.attack import Adversary
+    from fedsim.training.client_method import ClientMethod
     from fedsim.training.settings import Mode
 
 
@@ -35,7 +48,7 @@ class TaskSection(PluginSection):
     kind: ClassVar[str] = "task"
     supplied: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
     clients: Count
-    """K, number of registered clients."""
+    """Number of clients among whom the data are divided: K that train, and the unseen ones."""
     data_dir: Path | None = None
     """The folder of the data set, or to download it to. By default $FEDSIM_DATA, or `data` if that is not set."""
     pool: Literal["all", "train", "official"] = "all"
@@ -45,6 +58,24 @@ class TaskSection(PluginSection):
     """Shares of each client's samples for training, validation and testing."""
     shuffle: bool = True
     """Shuffle each client's samples before they are split. False keeps the order of the partitioner."""
+    unseen: Whole | Annotated[float, Field(ge=0, lt=1)] = 0
+    """Unseen clients, which never train and on which each evaluation also measures the model: a number, or a share of
+    `clients`, rounded down and at least 1. The seed draws them."""
+
+    def _faults(self) -> Iterable[str]:
+        yield from super()._faults()
+        if self.training_clients < 1:
+            yield f"unseen: expected fewer than 'clients', which is {self.clients}, found {self.unseen}"
+
+    @property
+    def unseen_clients(self) -> int:
+        """Number of clients that never train."""
+        return count_of(self.unseen, self.clients)
+
+    @property
+    def training_clients(self) -> int:
+        """Number of clients that may train, those that rules, selectors and worlds know."""
+        return self.clients - self.unseen_clients
 
 
 class ModelSection(PluginSection):
@@ -235,13 +266,16 @@ class RunConfig(Section):
         share, clients = pacing.get("clients"), task.get("clients")
         if not (isinstance(share, float) and 0 < share < 1 and isinstance(clients, int) and clients > 0):
             return tables
-        count = max(math.floor(round(share * clients, 9)), 1)
-        return {**tables, "pacing": {**pacing, "clients": count}}
+        unseen = task.get("unseen", 0)
+        if isinstance(unseen, (int, float)) and 0 <= unseen < clients:  # else refused later
+            clients -= count_of(unseen, clients)
+        return {**tables, "pacing": {**pacing, "clients": count_of(share, clients)}}
 
     def _faults(self) -> Iterable[str]:
-        concurrency, clients = self.pacing.pacing().concurrency, self.task.clients
+        concurrency, clients = self.pacing.pacing().concurrency, self.task.training_clients
         if concurrency > clients:
-            yield f"pacing asks for {concurrency} clients at once, but task.clients is {clients}"
+            of = f", and task.unseen keeps {self.task.unseen_clients} of them out" if self.task.unseen else ""
+            yield f"pacing asks for {concurrency} clients at once, but task.clients is {self.task.clients}{of}"
         for table in self.adversary:
             if (last := max(table.clients or (0,))) >= clients:
                 yield f"adversary {table.name!r}: clients: expected numbers from 0 to {clients - 1}, found {last}"
@@ -252,10 +286,20 @@ class RunConfig(Section):
                 f"stop.split: the run is evaluated on {listed}, not on {self.stop.split!r}: add it to evaluate.also"
             )
 
+    def recorded_splits(self) -> tuple[str, ...]:
+        """Return the splits that evaluations record, `evaluate.split` first."""
+        evaluate = self.evaluate
+        method: ClientMethod = plugins.build("client", self.client.name, self.client.working_options())
+        unseen = (UNSEEN,) if self.task.unseen_clients else ()
+        personal = (evaluate.split + PERSONAL,) if evaluate.personal and method.personal else ()
+        adapted = (UNSEEN + PERSONAL,) if unseen and evaluate.personal and method.adapt else ()
+        return (evaluate.split, *evaluate.also, *unseen, *personal, *adapted)
+
     def adversaries(self) -> tuple[Adversary, ...]:
         """Return the adversaries with their clients drawn."""
         return tuple(
-            table.adversary().with_clients_drawn(self.task.clients, self.seed) for table in self.adversary
+            table.adversary().with_clients_drawn(self.task.training_clients, self.seed)
+            for table in self.adversary
         )
 
     def settled(self, mode: Mode, history: HistoryPlan) -> RunConfig:

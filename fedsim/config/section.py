@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -28,6 +29,17 @@ MOST, LARGEST = 2**31 - 1, 1e9
 Count = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def count_of(share: float, clients: int) -> int:
+    """Return the number of `clients` that a share of them stands for: rounded down and at least 1, or 0 for none.
+
+    A whole number stands for itself.
+    """
+    if isinstance(share, int) or not share:
+        return int(share)
+    return max(math.floor(round(share * clients, 9)), 1)
+
 
 LONGEST_NAME = 100
 _PART = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")

@@ -109,6 +109,8 @@ class CompareSection(Section):
     """Names of metrics (docs/metrics.md)."""
     at: tuple[Literal["end", "steps", "time", "bytes"], ...] = ("end",)
     """Where to compare runs: at their ends, or at equal server steps, virtual time or bytes moved."""
+    split: str | None = None
+    """The split to compare runs on, such as `unseen` or `test_personal`; by default that of each run's `[evaluate]`."""
     group: str | None = None
     """A column of the clients table that divides clients into groups."""
 

@@ -27,6 +27,10 @@ KEYS = {
     "task.data_dir": "data_path data_root data_folder dataset_path dataset_dir",
     "task.fractions": "train_ratio test_ratio val_ratio test_size test_fraction val_fraction train_fraction "
     "train_holdout test_holdout local_holdout client_split train_split test_split",
+    "task.unseen": "unseen unseen_clients num_unseen_clients n_unseen held_out heldout held_out_clients "
+    "num_held_out_clients holdout_clients new_clients num_new_clients num_novel_clients novel_clients",
+    'client.adapt_steps, with client.name = "qmaml"': "num_fine_tune fine_tune_steps finetune_steps "
+    "fine_tuning_steps adaptation_steps inner_step_test num_adaptation_steps",
     "model.name": "model_name arch architecture net network backbone",
     'partition.name, such as partition.name = "dirichlet"': "partitioner partition_method distribution "
     "data_distribution data_split split_method iid non_iid noniid heterogeneity",

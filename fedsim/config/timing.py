@@ -29,7 +29,8 @@ class PacingSection(Section):
     preset: presets.Preset = "sync"
     """When the server steps and dispatches jobs; docs/pacing.md defines the presets."""
     clients: Count | Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Clients of a round, as a number or as a share of `task.clients`, rounded down and at least 1."""
+    """Clients of a round, as a number or as a share of the clients that train (`task.clients` without
+    `task.unseen`), rounded down and at least 1."""
     extra: Whole | None = None
     """Clients to select beyond `clients` (over-selection)."""
     factor: float | None = Field(None, ge=1, le=100)
@@ -277,13 +278,15 @@ class EvaluateSection(Section):
     every: Duration = 0
     """Virtual time between evaluations, which are left out if there was no step since; 0: none because of time."""
     clients: Count | None = None
-    """Number of clients to evaluate, drawn once; by default all. The final model is evaluated on all clients."""
+    """Number of clients to evaluate, drawn once, and as many unseen ones; by default all. The final model is evaluated
+    on all clients."""
     split: Split = "test"
     """The samples of the clients to evaluate on."""
     also: tuple[Split, ...] = ()
     """Further samples to evaluate the global model on, at the same times."""
     personal: bool = True
-    """Also evaluate each client with its personal model, if the client method has personal models."""
+    """Also evaluate each client with its personal model, if the client method has personal models, and unseen clients
+    after they adapted the model."""
 
     def _faults(self) -> Iterable[str]:
         if len({self.split, *self.also}) <= len(self.also):

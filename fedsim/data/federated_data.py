@@ -17,6 +17,8 @@ Indices = NDArray[np.int64]
 
 SOME = "_some"
 """Ending of the name of a split of which only some clients are evaluated."""
+UNSEEN = "unseen"
+"""The split of the test samples of unseen clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +159,14 @@ class Split:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def of_clients(self, clients: Sequence[int]) -> Split:
-        """Return the split with the rows of these clients alone; the others have none."""
+        """Return the split with the rows of these clients alone; the others have none.
+
+        Clients beyond those of the split are left out.
+        """
         rows = [self.indices[:0]] * len(self.sizes)
         for client in clients:
-            rows[client] = self.rows(client)
+            if client < len(rows):
+                rows[client] = self.rows(client)
         return Split.of(rows)
 
     @property
@@ -170,8 +176,20 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Unseen:
+    """U clients that never train, numbered from K to K + U - 1, after the K clients that do."""
+
+    numbers: Indices
+    """[U] their numbers in the division of the task, ascending."""
+    train: Split
+    """The samples from which they adapt the model; the first K clients have none."""
+    test: Split
+    """The samples on which they are evaluated; the first K clients have none."""
+
+
+@dataclass(frozen=True, slots=True)
 class FederatedData:
-    """A Task divided among K clients, each with disjoint train, validation and test rows."""
+    """A Task divided among K clients, each with disjoint train, validation and test rows, and unseen clients."""
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
@@ -179,15 +197,30 @@ class FederatedData:
     train: Split
     valid: Split
     test: Split
+    unseen: Unseen | None = None
+    """Further clients, which never train; see `fedsim.data.unseen_clients`."""
 
     @property
     def n_clients(self) -> int:
-        """K, number of clients."""
+        """K, number of clients that train."""
         return len(self.train.offsets) - 1
+
+    @property
+    def n_unseen(self) -> int:
+        """U, number of unseen clients."""
+        return 0 if self.unseen is None else len(self.unseen.numbers)
+
+    def training_rows(self, client: int) -> Indices:
+        """Return the training rows of a client, which may be an unseen one."""
+        if self.unseen is not None and client >= self.n_clients:
+            return self.unseen.train.rows(client)
+        return self.train.rows(client)
 
     def splits(self, some: Sequence[int] | None = None) -> dict[str, Split]:
         """Return the splits by name; with `some` clients also those of them alone, under `<name>_some`."""
         named = {"train": self.train, "valid": self.valid, "test": self.test}
+        if self.unseen is not None:
+            named[UNSEEN] = self.unseen.test
         if some is None:
             return named
         return named | {name + SOME: split.of_clients(some) for name, split in named.items()}
@@ -198,8 +231,9 @@ class FederatedData:
         return self.x.nbytes + self.y.nbytes
 
 
-def label_counts(data: FederatedData) -> Indices:
-    """Return [K, C] the training samples of each client by label."""
-    owner = np.repeat(np.arange(data.n_clients), data.train.sizes)
-    cell = owner * data.n_classes + data.y[data.train.indices]
-    return np.bincount(cell, minlength=data.n_clients * data.n_classes).reshape(-1, data.n_classes)
+def label_counts(data: FederatedData, split: Split | None = None) -> Indices:
+    """Return [K, C] the samples of each client of a split by label, by default those that train."""
+    split = data.train if split is None else split
+    clients = len(split.sizes)
+    cell = np.repeat(np.arange(clients), split.sizes) * data.n_classes + data.y[split.indices]
+    return np.bincount(cell, minlength=clients * data.n_classes).reshape(-1, data.n_classes)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsim.common import plugins
 from fedsim.common.stopwatch import Stopwatch
-from fedsim.data.federated_data import SOME
+from fedsim.data.federated_data import SOME, UNSEEN
 from fedsim.engine.record_words import PERSONAL
 from fedsim.engine.state import LOSS, Plan, Records, RunState
 from fedsim.engine.trainer import Pending, Trainer
@@ -56,6 +56,8 @@ class Evaluator:
         results = {name: self._start(name + some, name) for name in (evaluate.split, *evaluate.also)}
         if evaluate.personal:
             self._start(evaluate.split + some, evaluate.split + PERSONAL, personal=True)
+        if evaluate.adapted:
+            self._start(UNSEEN + some, UNSEEN + PERSONAL, personal=True)
         stop = self.plan.stop
         if stop.metric is not None or "accuracy" in self.plan.selector.needs:
             evaluation = results[evaluate.split]()

@@ -89,6 +89,8 @@ class Evaluate:
     """Further splits to evaluate on at the same times."""
     personal: bool = False
     """Whether to evaluate each client with its personal model as well."""
+    adapted: bool = False
+    """Whether to evaluate unseen clients after they adapted the model as well."""
     clients: Ints | None = None
     """Clients to evaluate, None for all; the final model is always evaluated on all."""
 

@@ -244,11 +244,14 @@ class RayTrainer:
         if not personal:
             ranges = zip(self._clients, chunks_of(rows, workers), strict=False)
             return [(client.evaluate, (*common, start, stop)) for client, (start, stop) in ranges]
-        kept = self._memories.settled
-        own = [kept.get(client) if size > 0 else None for client, size in enumerate(rows.sizes.tolist())]
-        groups = zip(self._clients, np.array_split(np.arange(len(own)), workers), strict=True)
+        kept, sizes = self._memories.settled, rows.sizes
+        first = int((sizes > 0).argmax())  # the clients that train come before the unseen ones
+        groups = zip(self._clients, np.array_split(np.arange(first, len(sizes)), workers), strict=True)
         return [
-            (client.evaluate_personal, (*common, int(group[0]), *own[group[0] : group[-1] + 1]))
+            (
+                client.evaluate_personal,
+                (*common, int(group[0]), *(kept.get(k) if sizes[k] else None for k in group.tolist())),
+            )
             for client, group in groups
             if len(group)
         ]

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
 from fedsim.invariants.evidence import Evidence, Unchecked
 from fedsim.invariants.finding import Mask, Violation, differs, first, repeated
 from fedsim.worlds.interval_index import NEVER
 
-_SPLITS = ("train", "valid", "test")
+_SPLITS = ("train", "valid", "test", UNSEEN)
 
 
 def values_of_evaluations_are_valid(e: Evidence) -> Iterator[Violation]:
@@ -20,7 +21,7 @@ def values_of_evaluations_are_valid(e: Evidence) -> Iterator[Violation]:
     n, correct = evals["n"], evals["correct"]
     for name, mask in (
         ("step", (evals["step"] < 0) | (evals["step"] > len(e.steps) + (not e.ended))),
-        ("client", (evals["client"] < 0) | (evals["client"] >= e.clients)),
+        ("client", (evals["client"] < 0) | (evals["client"] >= e.everybody)),
         ("split", ~np.isin(evals["split"], [split + more for split in _SPLITS for more in ("", PERSONAL)])),
         ("n", n < 1),
         ("correct", (correct < 0) | (correct > n)),
@@ -28,6 +29,17 @@ def values_of_evaluations_are_valid(e: Evidence) -> Iterator[Violation]:
         for i, more in first(mask):
             recorded = f"{name} = {evals[name][i]} (correct {correct[i]}, n {n[i]})"
             yield Violation("evals", i, f"a {name} in its range", recorded, more)
+
+
+def only_unseen_clients_are_evaluated_as_unseen(e: Evidence) -> Iterator[Violation]:
+    """Rows of the split `unseen` are of clients that never train, and all other rows of clients that may."""
+    client, split = e.evals["client"], e.evals["split"]
+    unseen = np.isin(split, (UNSEEN, UNSEEN + PERSONAL))
+    for i, more in first(unseen != (client >= e.clients)):
+        which = f"{e.clients} to {e.everybody - 1}" if unseen[i] else f"0 to {e.clients - 1}"
+        yield Violation(
+            "evals", i, f"one of the clients {which} on split {split[i]}", f"client {client[i]}", more
+        )
 
 
 def accuracy_is_the_share_of_correct_answers(e: Evidence) -> Iterator[Violation]:
@@ -46,16 +58,16 @@ def _starts(e: Evidence) -> Mask:
 def each_evaluation_has_one_row_per_client(e: Evidence) -> Iterator[Violation]:
     """Each evaluation has one row per client, and a client has the same samples in all of them."""
     evals, client, n = e.evals, e.evals["client"], e.evals["n"]
-    for i, more in first(repeated(np.cumsum(_starts(e)) * e.clients + client)):
+    for i, more in first(repeated(np.cumsum(_starts(e)) * e.everybody + client)):
         recorded = f"client {client[i]} again ({_where(e, i)})"
         yield Violation("evals", i, "one row per client", recorded, more)
     for split in _SPLITS:
         rows = np.flatnonzero(np.isin(evals["split"], (split, split + PERSONAL)))
-        who, size = client[rows], np.full(e.clients, -1)
+        who, size = client[rows], np.full(e.everybody, -1)
         size[who[::-1]] = n[rows][::-1]
         wrongly = n[rows] != size[who]
         if split == "train":
-            trained_on = np.full(e.clients, -1)
+            trained_on = np.full(e.everybody, -1)
             trained_on[e.jobs["client"]] = e.jobs["n_samples"]
             wrongly |= (trained_on[who] >= 0) & (n[rows] != trained_on[who])
         for k, more in first(wrongly):
@@ -85,8 +97,7 @@ def the_configured_evaluations_exist(e: Evidence) -> Iterator[Violation]:
     config, step, split = e.config.evaluate, e.evals["step"], e.evals["split"]
     every = config.every_steps
     want = {0, len(e.steps), *(range(0, len(e.steps) + 1, every) if every else ())}
-    splits = (config.split, *config.also)
-    for name in splits:
+    for name in (config.split, *config.also, *((UNSEEN,) if e.config.task.unseen else ())):
         steps = np.unique(step[split == name])
         if not len(steps):
             raise Unchecked(f"no client has samples in split {name!r}")

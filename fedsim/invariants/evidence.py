@@ -78,7 +78,9 @@ class Evidence:
         self.config: RunConfig = read_existing(folder / CONFIG)
         self.pacing = self.config.pacing.pacing()
         self.dropout = self.config.dropout.handling()
-        self.clients = self.config.task.clients
+        self.clients = self.config.task.training_clients
+        """Number of clients that may train; unseen ones have the numbers after them."""
+        self.everybody = self.config.task.clients
 
     # The tables without checks of their rows, which the invariants make
 

@@ -16,7 +16,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
 from fedsim.config.requirements import refuse_idle
 from fedsim.config.run import RunConfig
-from fedsim.data.federated_data import FederatedData
+from fedsim.data.federated_data import UNSEEN, FederatedData
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only
 from fedsim.engine.costs import Costs
@@ -98,6 +98,7 @@ class RunSpec:
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
             threads=threads.most() if threaded else 1,
+            unseen=self.data.n_unseen,
         )
 
     def check_fits(self, workers: int) -> None:
@@ -108,7 +109,7 @@ class RunSpec:
 
     def _forward_bytes(self) -> int:
         """Return the float32 bytes of a layer's input and output, for as many samples as one evaluation batch has."""
-        rows = max(len(split.indices) for split in (self.data.train, self.data.valid, self.data.test))
+        rows = max(len(split.indices) for split in self.data.splits().values())
         return 4 * self.network.widest * min(rows, EVAL_ROWS)
 
 
@@ -180,7 +181,7 @@ def _workbench(
         device=device,
         client=config.client.name,
         client_options=config.client.options,
-        some=_evaluated_clients(config, data.n_clients),
+        some=_evaluated_clients(config, data),
         mode=config.train.mode,
         adversaries=config.adversaries(),
     )
@@ -287,7 +288,7 @@ def _late_rows(config: RunConfig) -> int:
     pacing = config.pacing.pacing()
     if pacing.late != "history":
         return 0
-    return config.task.clients if config.dropout.handling().replace else pacing.concurrency
+    return config.task.training_clients if config.dropout.handling().replace else pacing.concurrency
 
 
 def _check_ends(config: RunConfig, world: World) -> None:
@@ -314,12 +315,16 @@ def _check_ends(config: RunConfig, world: World) -> None:
         )
 
 
-def _evaluated_clients(config: RunConfig, n_clients: int) -> tuple[int, ...] | None:
-    """Draw the clients that are evaluated; None if all are."""
-    wanted = config.evaluate.clients
-    if wanted is None or wanted >= n_clients:
+def _evaluated_clients(config: RunConfig, data: FederatedData) -> tuple[int, ...] | None:
+    """Draw the clients that are evaluated, among those that train and among the unseen ones; None if all are."""
+    wanted, sizes = config.evaluate.clients, (data.n_clients, data.n_unseen)
+    if wanted is None or wanted >= max(sizes):
         return None
-    return tuple(sorted(rng(config.seed, "evaluate").choice(n_clients, wanted, replace=False).tolist()))
+    drawn: list[int] = []
+    for first, n, purpose in zip((0, data.n_clients), sizes, ("evaluate", "evaluate unseen"), strict=True):
+        chosen = rng(config.seed, purpose).choice(n, wanted, replace=False) if wanted < n else np.arange(n)
+        drawn += sorted((first + chosen).tolist())
+    return tuple(drawn)
 
 
 def _plan(
@@ -330,7 +335,7 @@ def _plan(
     bench: WorkbenchSpec,
     memory: float,
 ) -> Plan:
-    evaluate = config.evaluate
+    evaluate, method = config.evaluate, bench.method()
     selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
     if "deadline" in selector.needs and config.pacing.pacing().deadline_us is None:
         raise ConfigError(
@@ -347,8 +352,9 @@ def _plan(
             every_steps=evaluate.every_steps,
             every_us=evaluate.every,
             split=evaluate.split,
-            also=evaluate.also,
-            personal=evaluate.personal and bench.method().personal is not None,
+            also=(*evaluate.also, UNSEEN) if data.n_unseen else evaluate.also,
+            personal=evaluate.personal and method.personal is not None,
+            adapted=evaluate.personal and method.adapt is not None and data.n_unseen > 0,
             clients=None if bench.some is None else np.array(bench.some),
         ),
         dropout=config.dropout.handling(),

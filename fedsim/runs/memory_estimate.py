@@ -57,6 +57,8 @@ class Footprint:
     """Largest size of a layer's input and output, for each process or thread that evaluates."""
     threads: int = 1
     """Threads that evaluate at the same time, if everything runs in one process."""
+    unseen: int = 0
+    """Clients that never train, which task.clients counts too."""
 
     def plan(self) -> HistoryPlan:
         """Return the plan of the history, with no more updates than the rule may ask for."""
@@ -132,6 +134,7 @@ class Footprint:
     def _changes(self) -> dict[str, Footprint]:
         """Return possible changes, most of them by halves."""
         server, pacing, plan = self.server, self.pacing, self.plan()
+        everybody = -(-(server.n_clients + self.unseen) // 2)
         slots, clients, at_once = plan.remembered // 2, -(-server.n_clients // 2), -(-pacing.concurrency // 2)
         buffer = None if pacing.buffer is None else min(pacing.buffer, at_once)
         slower = replace(pacing, concurrency=at_once, buffer=buffer, minimum=0)
@@ -139,7 +142,7 @@ class Footprint:
         return {
             f"memory.history = {plan.rounded().rung!r}": replace(self, history=plan.rounded()),
             f"memory.slots = {slots}": replace(self, history=replace(plan, remembered=slots)),
-            f"task.clients = {clients}": replace(self, server=replace(server, n_clients=clients)),
+            f"task.clients = {everybody}": replace(self, server=replace(server, n_clients=clients)),
             f"{at_once} clients at once in [pacing]": replace(
                 self, server=replace(server, most_updates=at_once), pacing=slower
             ),

@@ -21,6 +21,7 @@ from fedsim.common.units import show_bytes, show_us, show_wall
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
+from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import STATUSES
@@ -56,7 +57,9 @@ class PlannedRun:
     jobs: dict[str, int]
     """By status."""
     clients: int
-    """Clients that exist."""
+    """Clients that may get jobs."""
+    unseen: int
+    """Clients that never get a job."""
     chosen: int
     """Clients that got a job."""
     received: np.ndarray = field(repr=False)
@@ -72,6 +75,8 @@ class PlannedRun:
     audited: float
     """Further passes of the run's audits."""
     evaluations: int
+    measured: int
+    """Accuracies of clients in all evaluations together."""
     exact: str
     """Why the event loop might differ from the run's; empty if it cannot."""
     wall_s: float
@@ -166,8 +171,9 @@ class CountingTrainer(NullTrainer):
         self.passes = self.audited = 0.0
         splits = spec.data.splits(spec.bench.some)
         self.rows = {name: len(split.indices) for name, split in splits.items()}
-        self.evaluated = 0
-        """Samples of all evaluations together."""
+        self.holders = {name: int((split.sizes > 0).sum()) for name, split in splits.items()}
+        self.evaluated = self.measured = self.adapted = 0
+        """Of all evaluations together: samples, clients, and among these the unseen ones that adapt the model."""
 
     def submit(self, cohort: Cohort) -> None:
         """Count the samples of jobs that train at dispatch."""
@@ -183,8 +189,10 @@ class CountingTrainer(NullTrainer):
         return super().step(arrivals, cohort)
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
-        """Count the samples of an evaluation."""
+        """Count the samples and the clients of an evaluation."""
         self.evaluated += self.rows[split]
+        self.measured += self.holders[split]
+        self.adapted += self.holders[split] if personal and split.startswith(UNSEEN) else 0
         return super().evaluate(split, personal=personal)
 
     def _count(self, cohort: Cohort) -> None:
@@ -263,7 +271,8 @@ def _planned_run(
 ) -> PlannedRun:
     run_state = event_loop.run_state
     remembered = np.array(tally.remembered, dtype=np.int64)
-    loop_s = wall_s(spec, trainer.passes + trainer.audited, trainer.evaluated, remembered, workers)
+    passes = trainer.passes + trainer.audited
+    loop_s = wall_s(spec, passes, trainer.evaluated, remembered, workers, trainer.adapted)
     return PlannedRun(
         name=spec.config.name,
         ended_by=event_loop.ended_by,
@@ -271,6 +280,7 @@ def _planned_run(
         virtual_us=run_state.now_us,
         jobs=dict(sorted(tally.jobs.items())),
         clients=spec.data.n_clients,
+        unseen=spec.data.n_unseen,
         chosen=int((run_state.client_records.dispatched > 0).sum()),
         received=run_state.client_records.received,
         staleness=np.concatenate([np.zeros(0, dtype=np.int64), *tally.staleness]),
@@ -280,6 +290,7 @@ def _planned_run(
         passes=trainer.passes,
         audited=trainer.audited,
         evaluations=tally.evaluations,
+        measured=trainer.measured,
         exact=_exact(spec),
         wall_s=planned_s + loop_s,
         memory_bytes=spec.footprint(workers).parts(),
@@ -325,6 +336,7 @@ def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
         ("time between steps*", _spread(gaps, lambda q: show_us(round(q)))),
         ("jobs", jobs or "none"),
         ("clients chosen", f"{planned.chosen:,} of {planned.clients:,}"),
+        *([("unseen clients", f"{planned.unseen:,}, only evaluated")] if planned.unseen else []),
         ("updates per client*", _spread(planned.received, "{:g}".format)),
         ("staleness*", _spread(planned.staleness, "{:g}".format, " steps")),
         ("waits for a client", f"{planned.waits:,} times"),

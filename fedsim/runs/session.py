@@ -314,6 +314,7 @@ class Session:
             "adversaries": [
                 {"name": a.name, "clients": list(a.clients or ())} for a in self.spec.bench.adversaries
             ],
+            "unseen": [] if self.spec.data.unseen is None else self.spec.data.unseen.numbers.tolist(),
             "started": self.started,
             "resumed": self.resumed,
             "digest": None,

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.common.threads import at_most, gain
+from fedsim.data.federated_data import UNSEEN, Unseen
 from fedsim.runs.build import RunSpec
 from fedsim.server.gram import WORTH
 from fedsim.server.server import Server, ServerSpec, sent_with
@@ -46,7 +47,9 @@ _GROWTH = (1.0, 3.0)
 """Bounds of the power of the number of updates with which solving time grows."""
 
 
-def wall_s(spec: RunSpec, passes: float, evaluated: int, remembered: Ints, workers: int) -> float:
+def wall_s(
+    spec: RunSpec, passes: float, evaluated: int, remembered: Ints, workers: int, adapted: int = 0
+) -> float:
     """Predict the wall time of a run's loop in seconds.
 
     Args:
@@ -54,6 +57,7 @@ def wall_s(spec: RunSpec, passes: float, evaluated: int, remembered: Ints, worke
         evaluated: samples of all evaluations together.
         remembered: [S] remembered updates of absent clients at each server step.
         workers: they share training and evaluation, not server steps; 0 for this process alone.
+        adapted: how often an unseen client adapts the model, all evaluations together.
     """
     bench = (Workbench if workers else ThreadedWorkbench)(spec.bench, spec.data)
     start, split = spec.initial(), spec.plan.evaluate.split
@@ -63,6 +67,8 @@ def wall_s(spec: RunSpec, passes: float, evaluated: int, remembered: Ints, worke
     if each_s * tried <= _LONG_S:
         each_s = _seconds(lambda: bench.evaluate(start, split, 0, tried)) / max(tried, 1)
     clients_s = passes * _pass_s(spec, bench, start) + evaluated * each_s
+    if adapted and spec.data.unseen is not None:
+        clients_s += adapted * _adapt_s(spec.data.unseen, bench, start)
     return clients_s / max(workers, 1) + float(_steps_s(spec, remembered).sum())
 
 
@@ -98,6 +104,13 @@ def _pass_s(spec: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Te
             more_s = _ready_s(trained(training, len(clients), _LONG_STEPS)[0]) - least_s
             taken += max(more_s, 0.0) * (whole - len(clients)) / further
     return taken / max(float(sizes[clients].sum()) * spec.bench.method().passes(sgd.epochs), 1.0)
+
+
+def _adapt_s(unseen: Unseen, bench: Workbench | ThreadedWorkbench, start: torch.Tensor) -> float:
+    """Return the seconds in which an unseen client of median size adapts the model."""
+    order = np.argsort(unseen.train.sizes, kind="stable")[-len(unseen.numbers) :]
+    client = int(order[len(order) // 2])
+    return _ready_s(lambda: bench.evaluate_personal(start, [None], UNSEEN, client))
 
 
 def _without_losses(spec: RunSpec, bench: Workbench | ThreadedWorkbench) -> Workbench | ThreadedWorkbench:

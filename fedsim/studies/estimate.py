@@ -83,12 +83,7 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
 
 def disk_bytes(planned: PlannedRun, spec: RunSpec) -> int:
     """Estimate the size of a finished run's folder from the rows of its tables; the world counts uncompressed."""
-    evaluated = min(spec.config.evaluate.clients or planned.clients, planned.clients)
-    rows = {
-        "jobs": sum(planned.jobs.values()),
-        "steps": planned.steps,
-        "evals": planned.evaluations * evaluated,
-    }
+    rows = {"jobs": sum(planned.jobs.values()), "steps": planned.steps, "evals": planned.measured}
     models = 1 + (planned.clients if spec.bench.method().personal is not None else 0)
     tables = sum(_ROW_BYTES[table] * n for table, n in rows.items())
     return _FILES_BYTES + tables + spec.trace.nbytes + 4 * spec.network.P * models

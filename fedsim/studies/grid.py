@@ -80,6 +80,7 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
         raise ConfigError(f"{source}: skip: every combination of levels is left out")
     _check_folders(combinations, source)
     configs = _configs(combinations, [_raw(study, levels, source) for levels in combinations], source)
+    _check_split(study, combinations, configs, source)
     pairs = product(zip(combinations, configs, strict=True), study.seeds)
     return tuple(
         Cell(number, levels, config.model_copy(update=_name_and_seed(levels, seed)))
@@ -100,6 +101,22 @@ def _configs(combinations: Sequence[Levels], raws: Sequence[Any], source: str) -
     if wrong:
         raise ConfigError("\n".join(_with_levels(*each, len(combinations)) for each in wrong.items()))
     return configs
+
+
+def _check_split(
+    study: StudyConfig, combinations: Sequence[Levels], configs: Sequence[RunConfig], source: str
+) -> None:
+    """Refuse to compare cells on a split that some of them do not record."""
+    split = None if study.compare is None else study.compare.split
+    if split is None:
+        return
+    for levels, recorded in zip(combinations, (config.recorded_splits() for config in configs), strict=True):
+        if split not in recorded:
+            where = f" ({titled(levels)})" if levels else ""
+            raise ConfigError(
+                f"{source}: compare.split: expected a split that all runs record, found {split!r}; recorded are "
+                f"{', '.join(recorded)}{where}"
+            )
 
 
 def by_levels(cells: Iterable[Cell]) -> list[list[Cell]]:

@@ -139,6 +139,8 @@ class ClientMethod:
     """Whether `train` returns a vector [P] to keep."""
     personal: Personal | None = None
     """None: clients use the global model."""
+    adapt: Personal | None = None
+    """How a client that never trains makes its personal model; `kept` is None. None: unseen clients adapt nothing."""
     reports_loss: bool = False
     """Whether `train` computes the loss that the rule receives; by default that is the loss of the start model."""
     receives: tuple[str, ...] = ()
@@ -153,6 +155,7 @@ class ClientMethod:
     def __post_init__(self) -> None:
         arguments.check("a client method's train", self.train, Callable[..., Any] | None)
         arguments.check("a client method's personal", self.personal, Callable[..., Any] | None)
+        arguments.check("a client method's adapt", self.adapt, Callable[..., Any] | None)
         arguments.check("a client method's passes", self.passes, Callable[..., Any])
 
 

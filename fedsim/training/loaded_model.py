@@ -54,7 +54,7 @@ class LoadedModel:
         self.network, self.module = network, network.load(self.flat)
         self.weights: Tensors = tuple(network.module.parameters())
         self.x, self.y = (shared_tensor(a).to(self.device) for a in (data.x, data.y))
-        self.splits, self._samples = data.splits(spec.some), Samples()
+        self.data, self.splits, self._samples = data, data.splits(spec.some), Samples()
         self.random = bool(may_draw(network.module))
         """Whether the model may draw at random while it trains, such as dropout does."""
         self.mode = resolve_mode(spec.mode, network.module, spec.method(), spec.device)
@@ -66,7 +66,11 @@ class LoadedModel:
         elif self.mode == "vmap":
             self._side_by_side = Vmap(network, self.sgd, self.x, self.y, self.augmenter)
 
-    def rows(self, client: int, split: str = "train") -> Tensor:
+    def training_rows(self, client: int) -> Tensor:
+        """Return the positions [n] of the training samples of a client, which may be an unseen one."""
+        return torch.from_numpy(self.data.training_rows(client)).to(self.device)
+
+    def rows(self, client: int, split: str) -> Tensor:
         """Return the positions [n] of a client's samples of a split in the data set."""
         return torch.from_numpy(self.splits[split].rows(client)).to(self.device)
 

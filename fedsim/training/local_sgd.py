@@ -40,7 +40,7 @@ class ClientTools:
 
     def __init__(self, model: LoadedModel, job: Job) -> None:
         self.model, self.job, self.weights = model, job, model.weights
-        self.rows = model.rows(job.client)
+        self.rows = model.training_rows(job.client)
         self.wants_loss = model.spec.losses
         self.received: Mapping[str, Tensor] = {}
         self.loss_rms = self.batch_rms = math.nan

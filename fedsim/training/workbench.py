@@ -127,7 +127,7 @@ class Workbench(LoadedModel):
         for i, client in enumerate(cohort.clients.tolist()):
             if self.spec.after:
                 self.flat.copy_(starts[i] - rows[i])
-                losses, correct = self._forward(self.rows(client), self.sgd.precision)
+                losses, correct = self._forward(self.training_rows(client), self.sgd.precision)
                 reports.loss_after[i], reports.accuracy_after[i] = losses.mean(), correct.mean()
         reports.finite[:] = _finite(rows)
         return reports, [None] * len(cohort)
@@ -154,7 +154,7 @@ class Workbench(LoadedModel):
     def evaluate_personal(self, params: Tensor, kept: Sequence[Kept], split: str, first: int) -> Scores:
         """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models.
 
-        `params` [P] is the global model, `kept` the vectors that these clients keep.
+        `params` [P] is the global model, `kept` the vectors that these clients keep. Unseen clients adapt the model.
         """
         return joined(self._with_personal_model(params, row, split, first + i) for i, row in enumerate(kept))
 
@@ -162,12 +162,14 @@ class Workbench(LoadedModel):
         rows = self.rows(client, split)
         if not len(rows):
             return np.zeros(0), np.zeros(0, dtype=bool)
-        model = params
-        if self.method.personal:
+        model, name, function = params, "personal", self.method.personal
+        if client >= self.data.n_clients:
+            name, function = "adapt", self.method.adapt
+        if function:
             local = ClientTools(self, Job(-1, client, -1, 0))
             with rounding(self.sgd.precision, self.device):
-                personal = self._called(self.method.personal, local, params, kept)
-            must = f"client {client}: the client method's personal must return"
+                personal = self._called(function, local, params, kept)
+            must = f"client {client}: the client method's {name} must return"
             model = checked_vector(personal, len(self.flat), must)
         return self._evaluated(model, rows)
 

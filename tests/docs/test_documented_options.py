@@ -21,7 +21,7 @@ GIVEN = {"rule": [], "wrapper": ["rule"], "client": [], "selector": []}
 IN_WORDS = {
     ("rule", "fedmdfg", "lr"), ("rule", "fednova", "lr"), ("rule", "krum", "attackers"),
     ("wrapper", "clipped", "median_multiple"),
-    ("client", "ditto", "epochs"), ("client", "ditto", "lr"),
+    ("client", "ditto", "epochs"), ("client", "ditto", "lr"), ("client", "ditto", "adapt_steps"),
     ("selector", "fedcs", "deadline"), ("selector", "power_of_choice", "d"), ("selector", "tifl", "odds"),
     ("selector", "tifl", "credits"), ("selector", "refl", "target"), ("selector", "availability_forecast", "ahead"),
 }  # fmt: skip

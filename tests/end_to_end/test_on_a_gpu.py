@@ -75,6 +75,14 @@ RUNS |= {
     if name != "plain"
 }
 RUNS |= {
+    f"unseen clients of {name}": {
+        "client": {"name": name},
+        "task": {"name": "digits", "clients": 12, "unseen": 3},
+        **SHORTER,
+    }
+    for name in ("ditto", "qmaml")
+}
+RUNS |= {
     f"attack {name}": {"adversary": [{"name": name, "clients": [0, 1, 2]}], **SHORTER}
     for name in plugins.names("adversary")
 }

@@ -70,6 +70,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "stop": {"steps": 10, "metric": "loss", "split": "train", "patience": 2, "least": 1000.0},
         "evaluate": {"every_steps": 1, "also": ["train"]},
     },
+    "unseen": {
+        "task": {"name": "digits", "clients": 12, "unseen": 3},
+        "client": {"name": "ditto"},
+        "evaluate": {"every_steps": 2, "clients": 2},
+        **LIVELY,
+    },
 }
 
 
@@ -143,6 +149,10 @@ def _is(status: str) -> Callable[[Columns], Any]:
     return lambda c: c["status"] == status
 
 
+def _of(split: str) -> Callable[[Columns], Any]:
+    return lambda c: c["split"] == split
+
+
 def _any(c: Columns) -> Any:
     return next(iter(c.values())) == next(iter(c.values()))
 
@@ -165,6 +175,7 @@ def _remembered(c: Columns) -> Any:
 CHANGES: dict[str, list[Change]] = {
     "values of jobs are valid": [
         Change("buffered", "jobs", "client", _any, 99),
+        Change("unseen", "jobs", "client", _any, 9),
         Change("buffered", "jobs", "status", _any, "applied"),
     ],
     "each job has exactly one row": [Change("buffered", "jobs", "job", lambda c: c["job"] == 3, 4)],
@@ -173,6 +184,8 @@ CHANGES: dict[str, list[Change]] = {
     "values of evaluations are valid": [
         Change("buffered", "evals", "correct", _any, 10**6),
         Change("buffered", "evals", "client", _any, 99),
+        Change("unseen", "evals", "client", _any, 12),
+        Change("unseen", "evals", "split", _any, "train_unseen"),
     ],
     "jobs are numbered in order of dispatch": [
         Change("buffered", "jobs", "dispatch_us", lambda c: c["job"] == 0, lambda v: v + 10**10)
@@ -287,12 +300,19 @@ CHANGES: dict[str, list[Change]] = {
     "directions of descent rules oppose no update": [
         Change("buffered", "conflicts", "cosine", lambda c: (c["age"] == 0) & (c["block"] == -1), -0.01),
     ],
+    "only unseen clients are evaluated as unseen": [
+        Change("unseen", "evals", "client", _of("test"), 9),
+        Change("unseen", "evals", "client", _of("unseen"), 8),
+        Change("unseen", "evals", "split", _of("unseen_personal"), "test_personal"),
+        Change("buffered", "evals", "split", _of("train"), "unseen"),
+    ],
     "accuracy is the share of correct answers": [
         Change("buffered", "evals", "accuracy", _any, lambda v: v + 1e-9)
     ],
     "each evaluation has one row per client": [
         Change("buffered", "evals", "client", lambda c: c["client"] == 1, 0),
         Change("buffered", "evals", "n", _any, lambda v: v + 1),
+        Change("unseen", "evals", "n", _of("unseen"), lambda v: v + 1),
     ],
     "evaluations use the model after the last step": [
         Change("buffered", "evals", "step", lambda c: c["step"] == 4, 5),
@@ -300,6 +320,7 @@ CHANGES: dict[str, list[Change]] = {
     "the configured evaluations exist": [
         Change("buffered", "evals", "split", lambda c: c["step"] == 4, "test"),
         Change("stalled", "evals", "split", lambda c: (c["step"] == 1) & (c["split"] == "train"), "valid"),
+        Change("unseen", "evals", "step", lambda c: (c["step"] == 4) & (c["split"] == "unseen"), 5),
     ],
     "target and patience end the run when fulfilled": [
         Change("target", "evals", "accuracy", lambda c: c["step"] == c["step"].max(), 0.0),

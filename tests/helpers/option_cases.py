@@ -76,6 +76,7 @@ CONFIG: dict[str, Any] = {
     ),
     "task.fractions": [0.5, 0.3, 0.2],
     "task.shuffle": False,
+    "task.unseen": 3,
     "model.name": Beside("mlp", {}),
     "partition.name": Beside("shards", {"task": {"name": "digits", "clients": 8}, "partition.name": "iid"}),
     "world.scenario": "correlated_outage",
@@ -332,14 +333,20 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "with_absent": {"window": Beside(1, {"stop.steps": 10})},
     },
     "client": {
-        "ditto": {"lam": 0.5, "epochs": 1, "lr": 0.3},
+        "ditto": {"lam": 0.5, "epochs": 1, "lr": 0.3, "adapt_steps": Beside(1, {"task.unseen": 3})},
         "ditto_global": {"lam": 0.5},
         "fedcka": {"mu": 1.0, "layers": Beside(1, {"model": {"name": "mlp", "hidden": [8, 8]}})},
         "feddyn": {"alpha": Beside(0.5, {"algorithm.name": "feddyn"})},
         "fedprox": {"mu": 0.5, "form": "doubled"},
         "plain": {},
         "scaffold": {},
-        "qmaml": {"inner_lr": 0.1, "inner_steps": 2, "support": 0.3, "order": "second"},
+        "qmaml": {
+            "inner_lr": 0.1,
+            "inner_steps": 2,
+            "support": 0.3,
+            "order": "second",
+            "adapt_steps": Beside(1, {"task.unseen": 3}),
+        },
     },
     "selector": {
         "availability_forecast": {

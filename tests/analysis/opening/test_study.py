@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from fedsim import analysis
@@ -247,3 +248,37 @@ def test_tables_of_all_runs_are_not_kept(study: Study) -> None:
         assert not {"jobs", "evals", "world"} & set(vars(opened))
         assert len(opened.evals)
         assert "evals" in vars(opened), "where a run keeps a table that it was asked for"
+
+
+def with_unseen(levels: dict[str, str], seed: int) -> dict[str, Any]:
+    """Evaluations of four clients, and an earlier one of two unseen clients, which the other rule suits better."""
+    seen = by_rule(levels, seed)["evals"]
+    value = 0.5 - 0.2 * (levels["rule"] == "fedfv") + 0.01 * seed
+    unseen = evals_table(np.full((1, 2), value), n=100, split="unseen", every_us=HOUR)
+    client = pa.array(np.asarray(unseen["client"]) + 4, pa.int32())
+    unseen = unseen.set_column(unseen.schema.get_field_index("client"), "client", client)
+    return {"evals": pa.concat_tables([seen, unseen]).unify_dictionaries()}
+
+
+def test_a_study_compares_at_the_split_that_it_names(tmp_path: Path) -> None:
+    axes, seeds = {"rule": ("fedavg", "fedfv")}, (1, 2, 3)
+    plain = write_study(tmp_path / "plain", with_unseen, axes=axes, seeds=seeds)
+    named = write_study(tmp_path / "named", with_unseen, axes=axes, seeds=seeds, compare={"split": "unseen"})
+    for study in (plain.asked({"split": "unseen"}), named):
+        assert study.split == "unseen"
+        frame = study.frame(["mean_percent"])
+        assert frame["mean_percent"].tolist() == pytest.approx([51, 52, 53, 31, 32, 33])
+        assert set(frame["clients"]) == {2}
+        (difference,) = analysis.differences(study, "mean_percent")
+        assert difference.mean == pytest.approx(-20)
+        titles = [str(table.title) for table in analysis.study_tables(study)]
+        assert all(title.endswith("at the end of each run on the unseen split") for title in titles)
+        assert study.frame(["mean_percent"], split="test")["mean_percent"].iloc[0] == pytest.approx(52)
+        document = analysis.study_document(study, tmp_path)
+        accuracy = next(str(f) for f in document.findings if f.topic == "accuracy")
+        assert accuracy.startswith("In mean accuracy on the unseen split, ")
+        assert "from fedavg (52.0 %)" in accuracy
+    assert plain.split is None
+    assert analysis.differences(plain, "mean_percent")[0].mean == pytest.approx(10)
+    with pytest.raises(FolderError, match="there is no split 'unsen'; did you mean 'unseen'"):
+        plain.asked({"split": "unsen"}).frame(["mean_percent"])

@@ -332,3 +332,29 @@ def test_prose_says_updates_where_updates_are_meant() -> None:
             words = text.value if isinstance(text.value, str) else ""
             prose = words.replace('scope="row"', "")
             assert not re.search(r"\brows? | rows?\b", prose), f"{file}:{text.lineno}"
+
+
+def test_unseen_clients_have_a_section_if_there_are_some(tmp_path: Path, single: tuple[Path, str]) -> None:
+    assert "Unseen clients" not in Page(single[1]).text
+    folders = [full_run(tmp_path / name) for name in ("fedavg", "ditto", "none")]
+    for folder, splits in zip(folders, (["unseen"], ["unseen", "unseen_personal"], []), strict=True):
+        tables = [pq.read_table(folder / "evals.parquet")]
+        for split in splits:
+            of_unseen = evals_table(np.full((4, 5), 0.25 if split == "unseen" else 0.75), split=split)
+            client = pa.array(np.asarray(of_unseen["client"]) + 30, pa.int32())
+            at = of_unseen.schema.get_field_index("client")
+            tables.append(of_unseen.set_column(at, "client", client))
+        pq.write_table(pa.concat_tables(tables).unify_dictionaries(), folder / "evals.parquet")
+    page = page_of(*folders)
+    assert "Unseen clients The model on clients that never trained, at the end" in page.text
+    assert {"unseen-over-steps", "adapted-over-steps"} <= set(figures(page))
+    assert "Unseen clients, with the global model. Accuracy and fairness over server steps" in page.text
+    assert "Unseen clients, after they adapted the model. Accuracy" in page.text
+    document = analysis.run_document(analysis.open_all(folders))
+    rows = [row[:4] for row in document.tables["unseen"].rows]
+    assert rows == [
+        ("fedavg", "unseen", 5, 25.0),
+        ("ditto", "unseen", 5, 25.0),
+        ("ditto", "adapted", 5, 75.0),
+    ]
+    assert "unseen" not in analysis.run_document(analysis.open_all(folders[2:])).tables

@@ -128,7 +128,12 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
         ((studies[0], one), FolderError, "is not the folder of a study"),
         ((studies[0], "--axis", "rul"), ConfigError, "did you mean 'rule'"),
         ((studies[0], "--by", "availabilty"), ConfigError, "did you mean 'availability'"),
-        ((studies[0], "--split", "train"), ConfigError, "--split: it is for runs, and .* is a study"),
+        (
+            (studies[0], "--split", "train"),
+            FolderError,
+            "no evaluation on split 'train' was recorded; found test",
+        ),
+        ((studies[0], "--split", "tets"), FolderError, "there is no split 'tets'; did you mean 'test'"),
         ((one, one, "--metric", "gini"), ConfigError, "--metric: it is for studies, and .* is a run"),
         ((one, one, "--at", "steps"), ConfigError, "--at: it is for studies"),
         ((one, tmp_path / "none"), FolderError, "there is no run folder"),

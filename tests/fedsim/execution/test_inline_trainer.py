@@ -274,13 +274,18 @@ def test_own_models_are_sent_of_those_who_are_evaluated() -> None:
     for client in (0, 1, 3):
         trainer._memories.begin(client, f"row of {client}")
     rows, nothing = np.arange(3), np.arange(0)
-    trainer._splits = {"test": Split.of([rows] * 4), "test_some": Split.of([nothing, rows, rows, nothing])}
+    trainer._splits = {
+        "test": Split.of([rows] * 4),
+        "test_some": Split.of([nothing, rows, rows, nothing]),
+        "unseen": Split.of([nothing] * 4 + [rows] * 3),
+    }
     sent = {
         split: [args[3:] for _, args in trainer._calls(split, personal=True)] for split in trainer._splits
     }
     assert sent == {
         "test": [(0, "row of 0", "row of 1"), (2, None, "row of 3")],
-        "test_some": [(0, None, "row of 1"), (2, None, None)],
+        "test_some": [(1, "row of 1", None), (3, None)],
+        "unseen": [(4, None, None), (6, None)],
     }
 
 

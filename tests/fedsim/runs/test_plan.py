@@ -163,7 +163,7 @@ def test_a_plan_knows_how_much_the_server_remembers(
     run(config, tmp_path)
     foretold: list[int] = []
 
-    def told(setup: Any, passes: float, evaluations: int, remembered: Any, workers: int) -> float:
+    def told(setup: Any, passes: float, evaluations: int, remembered: Any, *rest: Any) -> float:
         foretold.extend(remembered.tolist())
         return 0.0
 
@@ -290,6 +290,62 @@ def test_an_evaluation_of_some_clients_is_predicted_by_their_samples(
     evals = analysis.open_run(run(config, tmp_path).folder).frame("evals")
     assert evals.groupby("step")["client"].count().tolist() == [3, 3, 3, 12]
     assert asked == [evals["n"].sum()]
+
+
+def test_unseen_clients_are_planned_as_they_are_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def wall_s(
+        setup: Any, passes: float, evaluated: int, remembered: Any, workers: int, adapted: int = 0
+    ) -> float:
+        asked.append((evaluated, adapted))
+        return 0.0
+
+    monkeypatch.setattr("fedsim.runs.plan.wall_s", wall_s)
+    task = {"name": "digits", "clients": 12, "unseen": 4}
+    for client in ("plain", "qmaml"):
+        config = small(task=task, evaluate={"every_steps": 3, "clients": 3}, client={"name": client})
+        planned = plan_run(config, workers=0)
+        said = dict(lines(planned))
+        assert (planned.clients, planned.unseen) == (8, 4)
+        assert said["clients chosen"] == f"{planned.chosen} of 8"
+        assert said["unseen clients"] == "4, only evaluated"
+        evals = analysis.open_run(run(config, tmp_path / client).folder).frame("evals")
+        assert planned.measured == len(evals)
+        assert planned.evaluations == len(evals.groupby(["step", "split"], observed=True))
+        adapted = (evals["split"] == "unseen_personal").sum()
+        assert asked.pop() == (evals["n"].sum(), adapted)
+        assert adapted == (3 + 3 + 3 + 4 if client == "qmaml" else 0)
+    assert "unseen clients" not in dict(lines(plan_run(small(), workers=0)))
+
+
+def test_the_adaptation_of_unseen_clients_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that adapts the model takes a hundredth of a second for each of its training samples."""
+    task, partition = {"name": "digits", "clients": 12, "unseen": 5}, {"name": "iid", "sizes": "lognormal"}
+    setup = prepare(small(task=task, partition=partition, client={"name": "qmaml"}))
+    assert setup.data.unseen is not None
+    sizes, now_s, asked = setup.data.unseen.train.sizes, [0.0], list[int]()
+
+    def evaluate_personal(self: ThreadedWorkbench, params: Any, kept: Any, split: str, first: int) -> None:
+        assert (split, list(kept)) == ("unseen", [None])
+        asked.append(first)
+        now_s[0] += 0.01 * sizes[first]
+
+    monkeypatch.setattr(ThreadedWorkbench, "evaluate_personal", evaluate_personal)
+    monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.runs.time_estimate._pass_s", lambda setup, bench, start: 0.0)
+    monkeypatch.setattr("fedsim.runs.time_estimate._seconds", lambda work: 0.0)
+    monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
+    nothing = np.zeros(1, dtype=np.int64)
+    assert trials.wall_s(setup, 0.0, 0, nothing, 0, adapted=30) == pytest.approx(
+        30 * 0.01 * np.median(sizes[7:])
+    )
+    assert set(asked) <= set(range(7, 12))
+    asked.clear()
+    assert trials.wall_s(setup, 0.0, 0, nothing, 0) == 0.0
+    assert not asked
 
 
 def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(

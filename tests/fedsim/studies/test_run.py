@@ -891,3 +891,45 @@ def test_a_model_that_takes_shapes_needs_the_data_of_a_study_too(tmp_path: Path)
     ):
         fedsim.study(OF_PYTHON | {"run": run}, model=model, out=tmp_path, jobs=1)
     assert run_study_of_python(tmp_path, model=model, jobs=1).done == 4
+
+
+def of_unseen(**compare: Any) -> StudyConfig:
+    """Return a study of two rules and two seeds with unseen clients."""
+    run = read_toml(SMALLEST)["run"] | {"stop": {"steps": 2}}
+    run |= {"task": run["task"] | {"unseen": 3}, "client": {"name": "qmaml"}}
+    return study(run=run, compare={"axis": "rule", "baseline": "fedavg", **compare})
+
+
+def test_unseen_clients_are_compared_with_and_without_the_runs(tmp_path: Path) -> None:
+    run_here(of_unseen(split="unseen_personal", metrics=["mean_percent"]), tmp_path)
+    folder = tmp_path / "smallest"
+    first = analysis.open_study(folder)
+    assert first.split == "unseen_personal"
+    lasts = {cell.name: first.evaluations(cell)[-1] for cell in first.cells}
+    unseen = {name: last.client.tolist() for name, last in lasts.items()}
+    assert all(clients == [9, 10, 11] for clients in unseen.values())
+    frames = {split: first.frame(["mean_percent"], split=split) for split in (None, "test", "unseen")}
+    tables = [str(table.title) for table in analysis.study_tables(first)]
+    assert all("on the unseen_personal split" in title for title in tables)
+    shutil.rmtree(folder / "runs")
+    later = analysis.open_study(folder)
+    for split, frame in frames.items():
+        assert later.frame(["mean_percent"], split=split).equals(frame)
+    assert analysis.differences(later, "mean_percent", split="unseen")[0].n == 2
+
+
+@pytest.mark.parametrize("split", ["unseen", "unsen", "test_personal"])
+def test_a_split_that_no_run_records_is_refused_before_any_run(split: str, tmp_path: Path) -> None:
+    compare = {"axis": "rule", "baseline": "fedavg", "split": split}
+    message = f"small.toml: compare.split: expected a split that all runs record, found '{split}'; recorded are test"
+    with pytest.raises(ConfigError, match=message):
+        run_here(study(compare=compare), tmp_path)
+    assert not (tmp_path / "smallest" / "runs").exists()
+
+
+def test_the_split_of_a_comparison_must_be_recorded_by_all_runs(tmp_path: Path) -> None:
+    run = read_toml(SMALLEST)["run"]
+    levels = {"some": {"task": {"unseen": 2}}, "none": {"task": {"unseen": 0}}}
+    compare = {"axis": "kept", "baseline": "some", "split": "unseen"}
+    with pytest.raises(ConfigError, match=r"compare\.split: .*recorded are test \(kept=none\)"):
+        run_here(study(run=run, axes={"kept": levels}, compare=compare), tmp_path)

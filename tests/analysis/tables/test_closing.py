@@ -1,0 +1,80 @@
+"""The closing table with the clients that never train."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from fedsim import analysis
+from fedsim.analysis.tables.closing import closing
+from synthetic_runs import evals_table, write_run
+
+SEEN = [[0.1, 0.2, 0.3], [0.2, 0.4, 0.6]]
+UNSEEN = [[0.5, 0.1], [0.3, 0.1]]
+
+
+def evaluations(**splits: list[list[float]]) -> pa.Table:
+    """Return evaluations on several splits; unseen clients have numbers from 3 on."""
+    tables = []
+    for split, accuracy in splits.items():
+        table = evals_table(accuracy, split=split)
+        first = 3 if split.startswith("unseen") else 0
+        shifted = pa.array(np.asarray(table["client"]) + first, pa.int32())
+        tables.append(table.set_column(table.schema.get_field_index("client"), "client", shifted))
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def run_with(folder: Path, **splits: list[list[float]]) -> analysis.Run:
+    return analysis.open_run(write_run(folder, tables={"evals": evaluations(**splits)}))
+
+
+def shown(printable: object, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(printable)
+    return console.export_text()
+
+
+def test_unseen_clients_have_a_row_below_their_run(tmp_path: Path) -> None:
+    runs = [
+        run_with(tmp_path / "plain", test=SEEN, unseen=UNSEEN),
+        run_with(tmp_path / "none", test=SEEN),
+        run_with(tmp_path / "ditto", test=SEEN, unseen=UNSEEN, unseen_personal=[[0.9, 1.0], [0.8, 0.8]]),
+    ]
+    text = shown(analysis.closing_table(runs))
+    rows = [line.split() for line in text.splitlines()]
+    names = [row[0] for row in rows if row and row[0] in ("plain", "none", "ditto", "unseen", "adapted")]
+    assert names == ["plain", "unseen", "none", "ditto", "unseen", "adapted"]
+    assert [row[1] for row in rows if row[:1] == ["unseen"]] == ["20.00", "20.00"]
+    assert [row[1:] for row in rows if row[:1] == ["adapted"]] == [
+        ["80.00", "0.00", "80.00", "80.00", "80.00", "0.000"]
+    ]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "unseen: clients that never train; adapted: after" in " ".join(text.split())
+    assert closing(runs[0], "unseen").metrics["std_percent"] == pytest.approx(10)
+
+
+def test_without_unseen_clients_the_table_is_as_it_was(tmp_path: Path) -> None:
+    text = shown(analysis.closing_table([run_with(tmp_path / "none", test=SEEN)]))
+    assert "unseen" not in text
+    assert "adapted" not in text
+
+
+def test_a_split_that_is_asked_for_is_shown_alone(tmp_path: Path) -> None:
+    text = shown(analysis.closing_table([run_with(tmp_path / "plain", test=SEEN, unseen=UNSEEN)], "unseen"))
+    assert "on the unseen split" in text
+    assert [line.split()[:2] for line in text.splitlines() if "plain" in line] == [["plain", "20.00"]]
+    assert not any(line.split()[:1] == ["unseen"] for line in text.splitlines())
+
+
+def test_a_run_tells_its_splits_and_their_history(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "ditto", train=SEEN, test=SEEN, unseen=UNSEEN, unseen_personal=UNSEEN)
+    assert run.recorded_splits == ("test", "train", "unseen", "unseen_personal")
+    history = run.history("unseen", ["mean_percent"])
+    assert history["clients"].tolist() == [2, 2]
+    assert history["mean_percent"].tolist() == pytest.approx([30, 20])
+    assert run.final("unseen").client.tolist() == [3, 4]
