@@ -32,6 +32,7 @@ def selected(stack: Stack, rows: NDArray[np.intp], m: int) -> Stack:
             "online",
             "losses_after",
             "accuracies_after",
+            "inclusion",
         )
         if getattr(stack, name) is not None
     }

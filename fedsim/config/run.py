@@ -7,7 +7,7 @@ options beside its name, which are checked against the signature of the plug-in'
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -20,7 +20,7 @@ from fedsim.config.section import LARGEST, Count, PluginSection, RunName, Sectio
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
 from fedsim.config.world import Duration, WorldConfig
-from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose
+from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose_together
 from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import build_rule
 
@@ -180,8 +180,12 @@ class MemorySection(Section):
 
     def plan(self, size: HistorySize, device: str) -> HistoryPlan:
         """Return the plan for a history of this size. Raises ConfigError if no storage fits."""
-        return choose(
-            size,
+        return self.plans([size], device)[0]
+
+    def plans(self, sizes: Sequence[HistorySize], device: str) -> list[HistoryPlan]:
+        """Return a plan for each of the server's histories. Raises ConfigError if no storage fits them together."""
+        return choose_together(
+            sizes,
             wish=self.history,
             budget=self.budget,
             host_budget=self.host_budget,
@@ -190,7 +194,7 @@ class MemorySection(Section):
         )
 
     def chosen(self, plan: HistoryPlan) -> MemorySection:
-        """Return the table that gives exactly this plan on any machine, without a budget."""
+        """Return the table that gives exactly this plan, the largest of the run's, on any machine without a budget."""
         return MemorySection(history=plan.rung, slots=plan.remembered if plan.capped else None)
 
 

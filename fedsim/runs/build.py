@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from fedsim.engine.costs import Costs
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size
+from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size, updates_size
+from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import GramLevel, Needs
 from fedsim.server.server import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
@@ -131,12 +132,13 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     _check_together(config, server, bench, data)
     _check_precision(network, bench)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
-    history = config.memory.plan(history_size(server), device)
-    bench, server = replace(bench, mode=mode), replace(server, history=history)
-    config = config.settled(mode, history)
+    selector = _selector(config)
+    bench, server = replace(bench, mode=mode), _with_plans(config, server, selector, device)
+    config = config.settled(mode, server.updates or cast(HistoryPlan, server.history))
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     _check_ends(config, world)
-    plan = _plan(config, data, _facts(data, inputs.counts, trace), network, bench, needs.memory)
+    plan = _plan(config, data, _facts(data, inputs.counts, trace), network, bench, selector)
+    plan = replace(plan, audit=_audit(config, needs.memory))
     return RunSpec(config, data, trace, world, plan, bench, server, network)
 
 
@@ -161,6 +163,26 @@ def _server(config: RunConfig, data: FederatedData, network: Network, device: st
         late_rows=_late_rows(config),
         bad_updates=config.bad_updates.rule(),
     )
+
+
+def _selector(config: RunConfig) -> Selector:
+    """Return the run's selector. Raises ConfigError if it needs a deadline and the pacing has none."""
+    selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
+    if "deadline" in selector.needs and config.pacing.pacing().deadline_us is None:
+        raise ConfigError(
+            f"selection: {config.selection.name!r} needs a deadline: give the pacing one, or the selector its own"
+        )
+    return selector
+
+
+def _with_plans(config: RunConfig, server: ServerSpec, selector: Selector, device: str) -> ServerSpec:
+    """Return the server's specification with what it keeps of updates, for its rule and for the selector."""
+    sizes = [history_size(server)]
+    if "updates" in selector.needs:
+        sizes.append(updates_size(server))
+    history, *others = config.memory.plans(sizes, device)
+    norms = bool({"norms", "updates"} & selector.needs)
+    return replace(server, history=history, norms=norms, updates=others[0] if others else None)
 
 
 def _workbench(
@@ -303,14 +325,9 @@ def _plan(
     facts: Facts,
     network: Network,
     bench: WorkbenchSpec,
-    memory: float,
+    selector: Selector,
 ) -> Plan:
     evaluate = config.evaluate
-    selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
-    if "deadline" in selector.needs and config.pacing.pacing().deadline_us is None:
-        raise ConfigError(
-            f"selection: {config.selection.name!r} needs a deadline: give the pacing one, or the selector its own"
-        )
     return Plan(
         pacing=config.pacing.pacing(),
         selector=selector,
@@ -328,10 +345,13 @@ def _plan(
         ),
         dropout=config.dropout.handling(),
         droppers=Droppers.among(bench.adversaries, config.seed),
-        audit=Audit(config.audit.every, config.audit.clients, memory, config.seed)
-        if config.audit.every
-        else None,
     )
+
+
+def _audit(config: RunConfig, memory: float) -> Audit | None:
+    """Return when and on whom the run audits; `memory` is that of the aggregation rule."""
+    audit = config.audit
+    return Audit(audit.every, audit.clients, memory, config.seed) if audit.every else None
 
 
 def costs_of(

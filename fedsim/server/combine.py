@@ -43,7 +43,7 @@ class Combined(Generic[Rows]):
 
 
 class Given(TypedDict, total=False):
-    """What may be said about the updates of `combine`; the first eight are by row, `[n]`."""
+    """What may be said about the updates of `combine`; the first nine are by row, `[n]`."""
 
     n_samples: ArrayLike | None
     """Training samples of the client; by default 1."""
@@ -61,6 +61,8 @@ class Given(TypedDict, total=False):
     """Losses of the clients' own models after training, for rules that need them."""
     accuracies_after: ArrayLike | None
     """Accuracies of the same models, a fraction."""
+    inclusion: ArrayLike | None
+    """Probabilities with which the clients were chosen, above 0 and at most 1; NaN, the default, where unknown."""
     blocks: Sequence[int] | None
     """Sizes of the parameter blocks; by default one block."""
     state: State | None
@@ -333,8 +335,25 @@ def _table(n: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "staleness": _column(arguments, "staleness", zeros, least=0),
         "online": _column(arguments, "online", ages == 0),
         "participations": _column(arguments, "participations", _counts(clients), least=1),
+        "inclusion": _inclusion(arguments, unknown),
         **{name: _column(arguments, name, unknown) for name in after},
     }
+
+
+def _inclusion(arguments: Mapping[str, Any], unknown: Floats) -> Floats:
+    """Return the inclusion probabilities [n]; NaN stands for an unknown one."""
+    if arguments["inclusion"] is None:
+        return unknown
+    given = _as_array("inclusion", arguments["inclusion"])
+    missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, dtype=bool)
+    column = _column({"inclusion": np.where(missing, 1.0, given)}, "inclusion", unknown)
+    wrong = np.flatnonzero((column <= 0) | (column > 1))
+    if len(wrong):
+        raise ConfigError(
+            f"argument 'inclusion', row {wrong[0]}: expected a probability above 0 and at most 1, or NaN, found "
+            f"{column[wrong[0]]}"
+        )
+    return np.where(missing, np.nan, column)
 
 
 def _counts(clients: Ints) -> Ints:

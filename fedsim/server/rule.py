@@ -70,6 +70,14 @@ class Stack:
     """[n] training accuracy (a fraction) of the client's own trained model; None unless the rule declared `after`."""
     lr_decay: float = 1.0
     """Factor on the clients' learning rate per server step."""
+    inclusion: Floats = field(default_factory=lambda: np.zeros(0))
+    """[n] probability with which the selector included the client when it dispatched the row's job, above 0 and at most
+    1; NaN if unknown, for all rows if left out. Remembered rows keep the value that came with them. It is conditional
+    on the candidates of that choice; `fedsim.engine.selector.Choice` says what it means."""
+
+    def __post_init__(self) -> None:
+        if not len(self.inclusion):
+            object.__setattr__(self, "inclusion", np.full(len(self.clients), np.nan))
 
     @property
     def n(self) -> int:

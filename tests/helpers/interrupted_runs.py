@@ -34,6 +34,13 @@ CASES: dict[str, dict[str, Any]] = {
     "searching": {"algorithm": {"name": "fedmdfg", "search": 3}},
     "momentum": {"algorithm": {"name": "fedmgda_plus", "wrap": [{"name": "server_opt"}]}},
     "rounded": {"memory": {"history": "bfloat16"}},
+    "diverse": {"selection": {"name": "divfl"}, "memory": {"history": "bfloat16"}},
+    "sampled": {
+        "pacing": BUFFERED,
+        "algorithm": {"name": "fedavg"},
+        "selection": {"name": "optimal_sampling"},
+        "stop": {"steps": 16},
+    },
     "patient": {
         "stop": {"steps": 40, "metric": "mean_percent", "patience": 2},
         "evaluate": {"every_steps": 1},
