@@ -11,15 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import pydantic
+from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field
 
+from fedsim.common import plugins
 from fedsim.common.option_requirements import Unless
 from fedsim.config.adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config.section import LARGEST, Count, PluginSection, RunName, Section, Seed, Size, Whole
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
 from fedsim.config.world import Duration, WorldConfig
+from fedsim.engine.costs import Costs
 from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose_together
 from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import build_rule
@@ -255,6 +259,30 @@ class RunConfig(Section):
             yield (
                 f"stop.split: the run is evaluated on {listed}, not on {self.stop.split!r}: add it to evaluate.also"
             )
+
+    def costs(
+        self, sizes: NDArray[np.int64], parameters: int, flops: float, about: Mapping[str, NDArray[Any]]
+    ) -> Costs:
+        """Return the costs of jobs for clients with `sizes` [K] training samples.
+
+        The model has `parameters` parameters, and its forward pass takes `flops` operations. `about` holds the trace's
+        columns [K] on the clients, by name. Raises ConfigError.
+        """
+        cost, train = self.cost, self.train.local_sgd()
+        method = plugins.build("client", self.client.name, self.client.options)
+        payload_bytes = 4 * parameters if cost.payload is None else cost.payload
+        passes = method.passes(train.epochs)
+        work = cost.work_formula(flops).work(sizes, payload_bytes, passes, train.epochs, train.batch_size)
+        steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
+        return Costs(
+            work=work,
+            steps=np.maximum(steps, 1),
+            epochs=train.epochs,
+            seed=self.seed,
+            jitter=cost.jitter.jitter(about),
+            completeness=cost.completeness.completeness(),
+            chance=self.dropout.by_chance(),
+        )
 
     def adversaries(self) -> tuple[Adversary, ...]:
         """Return the adversaries with their clients drawn."""

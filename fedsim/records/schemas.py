@@ -118,6 +118,9 @@ AUDIT = pa.schema(
 )
 """Written only if `[audit]` asks for it."""
 
+CLIENT_FACTS = pa.schema([("client", pa.int32()), ("n_samples", pa.int32())])  # training samples
+"""`clients.parquet`: one row per client, written before the run starts, also for those that never get a job."""
+
 TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS, "audit": AUDIT}
 OPTIONAL = ("conflicts", "audit")
 """Tables that are written only if the configuration asks for them."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedsim.common import plugins, threads
-from fedsim.common.arrow_columns import array
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
 from fedsim.config.requirements import refuse_idle
@@ -19,7 +17,6 @@ from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only
-from fedsim.engine.costs import Costs
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
 from fedsim.runs.inputs import InputCache
@@ -30,7 +27,6 @@ from fedsim.server.server import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
 from fedsim.training.attacked_jobs import relabelled
 from fedsim.training.augmentation import check_images
-from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.modes import resolve_mode
 from fedsim.training.network import Network, build_network
@@ -331,7 +327,7 @@ def _plan(
     return Plan(
         pacing=config.pacing.pacing(),
         selector=selector,
-        costs=costs_of(config, data.train.sizes, network.P, network.flops, facts.about),
+        costs=config.costs(data.train.sizes, network.P, network.flops, facts.about),
         facts=facts,
         stop=config.stop.stop(),
         seed=config.seed,
@@ -354,39 +350,9 @@ def _audit(config: RunConfig, memory: float) -> Audit | None:
     return Audit(audit.every, audit.clients, memory, config.seed) if audit.every else None
 
 
-def costs_of(
-    config: RunConfig, sizes: Ints, parameters: int, flops: float, about: Mapping[str, NDArray[Any]]
-) -> Costs:
-    """Return the costs of jobs for clients with `sizes` [K] training samples.
-
-    The model has `parameters` parameters, and its forward pass takes `flops` operations. `about` holds the trace's
-    columns [K] on the clients, by name. Raises ConfigError.
-    """
-    cost, train = config.cost, config.train.local_sgd()
-    method: ClientMethod = plugins.build("client", config.client.name, config.client.options)
-    payload_bytes = 4 * parameters if cost.payload is None else cost.payload
-    passes = method.passes(train.epochs)
-    work = cost.work_formula(flops).work(sizes, payload_bytes, passes, train.epochs, train.batch_size)
-    steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
-    return Costs(
-        work=work,
-        steps=np.maximum(steps, 1),
-        epochs=train.epochs,
-        seed=config.seed,
-        jitter=cost.jitter.jitter(about),
-        completeness=cost.completeness.completeness(),
-        chance=config.dropout.by_chance(),
-    )
-
-
-def about_clients(trace: Trace, n: int) -> dict[str, NDArray[Any]]:
-    """Return the trace's columns [n] on its first `n` clients, by name."""
-    return {name: array(trace.about.column(name))[:n] for name in trace.about.column_names}
-
-
 def _facts(data: FederatedData, counts: Ints, trace: Trace) -> Facts:
     """Return the facts on clients that are known before a run: sizes, labels and the trace's columns."""
-    about = about_clients(trace, data.n_clients)
+    about = trace.about_columns(data.n_clients)
     return Facts(
         n_samples=read_only(data.train.sizes),
         label_counts=read_only(counts),
