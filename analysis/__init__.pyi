@@ -33,6 +33,7 @@ from .tables.group_tables import (
 )
 from .tables.published_tables import published_frames, published_tables
 from .tables.study_tables import study_frames, study_tables
+from .worlds.choices import participation_gap, selection_regret
 from .worlds.difference import WorldDiff, compare_worlds
 from .worlds.facts import QUARTILES_NOTE, world_facts
 from .worlds.fitting.comparison import FitComparison, compare_fit
@@ -91,6 +92,7 @@ __all__ = [
     "open_all",
     "open_run",
     "open_study",
+    "participation_gap",
     "plot",
     "profile",
     "profile_table",
@@ -104,6 +106,7 @@ __all__ = [
     "run_html",
     "run_participation",
     "run_participation_tables",
+    "selection_regret",
     "study_document",
     "study_frames",
     "study_participation",

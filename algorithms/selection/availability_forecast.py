@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.algorithms.selection.parts.draws import highest, lowest
+from fedsim.algorithms.selection.parts.draws import choose_highest, choose_lowest
 from fedsim.algorithms.selection.parts.durations import duration_option, durations_us
 from fedsim.algorithms.selection.parts.hours_of_day import chances, looked
-from fedsim.engine.selector import Clients, Selector, State, View
+from fedsim.engine.selector import Choice, Selector, State, View
 
 
 def availability_forecast(
@@ -27,9 +27,9 @@ def availability_forecast(
     Without `ahead` the time is that of the client's job.
     """
     ahead_us = None if ahead is None else duration_option("availability_forecast", "ahead", ahead)
-    order = highest if prefer == "staying" else lowest
+    order = choose_highest if prefer == "staying" else choose_lowest
 
-    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
+    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Choice, State]:
         after, clients = looked(view, state), view.candidates
         start = np.full(len(clients), view.now_us)
         length = durations_us(view, clients) if ahead_us is None else np.full(len(clients), ahead_us)

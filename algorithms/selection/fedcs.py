@@ -15,10 +15,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.selection.parts.draws import lowest
+from fedsim.algorithms.selection.parts.draws import lowest, share_of_ties
 from fedsim.algorithms.selection.parts.durations import duration_option
 from fedsim.common.errors import ConfigError
-from fedsim.engine.selector import Clients, Floats, Need, Selector, View, stateless
+from fedsim.engine.selector import Choice, Floats, Need, Selector, View, stateless
 
 
 def fedcs(
@@ -31,7 +31,7 @@ def fedcs(
     """
     own_us = None if deadline is None else duration_option("fedcs", "deadline", deadline)
 
-    def select(view: View, k: int, rng: np.random.Generator) -> Clients:
+    def select(view: View, k: int, rng: np.random.Generator) -> Choice:
         limit_us = own_us or view.deadline_us
         if limit_us is None:
             raise ConfigError(
@@ -39,7 +39,8 @@ def fedcs(
             )
         by_time = lowest(view.candidates, view.expected_us(view.candidates), len(view.candidates), rng)
         times = view.expected_us(by_time).astype(np.float64)
-        return by_time[_fitting(times, upload_share, k, limit_us)]
+        fitting = np.array(_fitting(times, upload_share, k, limit_us), dtype=np.int64)
+        return Choice(by_time[fitting], share_of_ties(times, fitting))
 
     return stateless(select, needs=frozenset[Need]() if own_us else frozenset[Need]({"deadline"}))
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.files import read_parquet
-from fedsim.engine.selector import Clients, Ints, Selector, View, stateless
+from fedsim.engine.selector import Choice, Ints, Selector, View, stateless
 
 Client = Annotated[int, Field(ge=0)]
 
@@ -32,7 +32,7 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
     steps, members = _read(table) if table else (always, always)
     highest = int(members.max(initial=0))
 
-    def select(view: View, k: int, rng: np.random.Generator) -> Clients:
+    def select(view: View, k: int, rng: np.random.Generator) -> Choice:
         if highest >= view.n_clients:  # checked for later steps too, before a run gets there
             raise ConfigError(
                 f"selector 'fixed': expected clients from 0 to {view.n_clients - 1}, found {highest}"
@@ -42,7 +42,7 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
             wanted = members[slice(*np.searchsorted(steps, [view.step, view.step + 1]))]
         _, first = np.unique(wanted, return_index=True)
         once = wanted[np.sort(first)]
-        return np.asarray(once[np.isin(once, view.candidates)][:k])
+        return Choice.certain(once[np.isin(once, view.candidates)][:k])
 
     return stateless(select)
 

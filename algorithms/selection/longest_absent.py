@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.algorithms.selection.parts.draws import lowest
-from fedsim.engine.selector import Clients, Selector, View, stateless
+from fedsim.algorithms.selection.parts.draws import choose_lowest
+from fedsim.engine.selector import Choice, Selector, View, stateless
 
 
 def longest_absent(*, since: Literal["used", "dispatched"] = "used") -> Selector:
@@ -19,8 +19,8 @@ def longest_absent(*, since: Literal["used", "dispatched"] = "used") -> Selector
     `since = "dispatched"` takes the step of the last dispatch instead, so that lost jobs count too.
     """
 
-    def select(view: View, k: int, rng: np.random.Generator) -> Clients:
+    def select(view: View, k: int, rng: np.random.Generator) -> Choice:
         last = view.last_step if since == "used" else view.last_dispatch
-        return lowest(view.candidates, last[view.candidates], k, rng)
+        return choose_lowest(view.candidates, last[view.candidates], k, rng)
 
     return stateless(select)

@@ -19,6 +19,8 @@ most the share `cap` of N is cut. N is `target`, by default the number of free p
 still running: with `late = "keep"` they occupy places, so give the pacing more places than `target`. The rule `refl`
 (`algorithms/refl.py`) weighs their updates.
 
+Only ties are drawn, so inclusion probabilities are known, but with `kept` below 1, where they are not stated.
+
 Known to the server: times of steps, expected durations of the jobs that it dispatched.
 """
 
@@ -31,12 +33,12 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.selection.parts.draws import lowest
+from fedsim.algorithms.selection.parts.draws import choose_lowest
 from fedsim.algorithms.selection.parts.durations import duration_option, durations_us
 from fedsim.algorithms.selection.parts.hours_of_day import chances, looked
 from fedsim.algorithms.selection.parts.world import online_throughout
 from fedsim.common.option_requirements import With
-from fedsim.engine.selector import Clients, Floats, Selector, State, View
+from fedsim.engine.selector import Choice, Clients, Floats, Selector, State, View
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -59,7 +61,7 @@ def refl(
     initial_us = duration_option("refl", "initial", initial)
     ranking = _Ranking(variant, forecast)
 
-    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
+    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Choice, State]:
         after = _clocked(view, state, a)
         after = looked(view, after) if adaptive or forecast == "learned" else after
         ranks = ranking.ranks(view, after)
@@ -68,8 +70,10 @@ def refl(
         wanted = target or k
         if adaptive:
             wanted = max(1, wanted - _reporting(view, after), math.ceil(round((1 - cap) * wanted, 9)))
-        chosen = lowest(view.candidates, ranks, min(wanted, k), rng)
-        return chosen, _booked(view, after, chosen) if adaptive else after
+        choice = choose_lowest(view.candidates, ranks, min(wanted, k), rng)
+        if forecast == "trace" and kept < 1:
+            choice = Choice.unknown(choice.clients)
+        return choice, _booked(view, after, choice.clients) if adaptive else after
 
     def start() -> State:
         return {"slot_us": float(initial_us), "step": 0, "step_us": 0}

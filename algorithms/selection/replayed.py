@@ -2,6 +2,7 @@
 
 In the same world, with the same pacing and the same costs of a job, the same clients are lost and arrive at the same
 instants, so that two runs differ by their rules alone. A difference in timing is an error; no other client is chosen.
+The inclusion probabilities are those that the recorded run stated.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import pyarrow as pa
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.files import from_json, read_parquet
 from fedsim.common.units import show_us
-from fedsim.engine.selector import Clients, Selector, State, View
+from fedsim.engine.selector import Choice, Clients, Floats, Selector, State, View
 
 _COLUMNS = ("job", "client", "version", "dispatch_us", "end_us", "attempt")
-_SCHEMA = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in _COLUMNS])
+_INCLUSION = "inclusion"
+_FIELDS = [pa.field(name, pa.int64(), nullable=False) for name in _COLUMNS]
+_SCHEMA = pa.schema([*_FIELDS, pa.field(_INCLUSION, pa.float64(), nullable=False)])
 _MANIFEST = "manifest.json"
 
 
@@ -30,6 +33,8 @@ class _Record:
     version: Clients
     """Server steps taken before each choice."""
     dispatch_us: Clients
+    inclusion: Floats
+    """With which probability the recorded run included each of them."""
     end_us: int
     """Virtual time at which the run ended."""
 
@@ -38,7 +43,7 @@ def replayed(*, jobs: Path) -> Selector:
     """Choose the clients of `jobs`, a run's `jobs.parquet`; the manifest beside it tells when the run ended."""
     record = _recorded(jobs)
 
-    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
+    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Choice, State]:
         first = int(state["next"])
         _check_keeps_up(jobs, record, first, view)
         until = first + int(np.searchsorted(record.dispatch_us[first:], view.now_us, side="right"))
@@ -51,7 +56,7 @@ def replayed(*, jobs: Path) -> Selector:
                 f"{jobs}: client {foreign[0]} was given a job at {show_us(view.now_us)}, and in this run it is offline "
                 "or busy then: its world or timing differs from that of the recorded run"
             )
-        return chosen, {"next": first + len(chosen)}
+        return Choice(chosen, record.inclusion[first:until][now][:k]), {"next": first + len(chosen)}
 
     return Selector(select, lambda: {"next": 0})
 
@@ -76,13 +81,14 @@ def _check_keeps_up(jobs: Path, record: _Record, first: int, view: View) -> None
 
 def _recorded(jobs: Path) -> _Record:
     try:
-        table = read_parquet(jobs, ConfigError, _COLUMNS).sort_by("job").cast(_SCHEMA)
+        table = read_parquet(jobs, ConfigError, (*_COLUMNS, _INCLUSION)).sort_by("job").cast(_SCHEMA)
     except (ValueError, pa.ArrowException) as error:
         raise ConfigError(f"{jobs}: not the jobs.parquet of a run: {error}") from error
-    column = {name: table[name].to_numpy() for name in _COLUMNS}
+    column = {name: table[name].to_numpy() for name in _SCHEMA.names}
     chosen = column["attempt"] == 0
-    client, version, dispatch_us = (column[name][chosen] for name in ("client", "version", "dispatch_us"))
-    return _Record(client, version, dispatch_us, _end_us(jobs, column["end_us"]))
+    names = ("client", "version", "dispatch_us", _INCLUSION)
+    client, version, dispatch_us, inclusion = (column[name][chosen] for name in names)
+    return _Record(client, version, dispatch_us, inclusion, _end_us(jobs, column["end_us"]))
 
 
 def _end_us(jobs: Path, ends_us: Clients) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.engine.selector import Clients, Selector, State, View
+from fedsim.engine.selector import Choice, Selector, State, View
 
 
 def round_robin() -> Selector:
@@ -16,9 +16,9 @@ def round_robin() -> Selector:
     A client that was passed over waits for the next pass; with `minimise_reuse` it keeps its place in the queue.
     """
 
-    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
+    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Choice, State]:
         turn = int(np.searchsorted(view.candidates, state["next"]))
         chosen = np.roll(view.candidates, -turn)[:k]
-        return chosen, {"next": int(chosen[-1]) + 1}
+        return Choice.certain(chosen), {"next": int(chosen[-1]) + 1}
 
     return Selector(select, lambda: {"next": 0})

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.algorithms.selection.parts.draws import highest
+from fedsim.algorithms.selection.parts.draws import choose_highest
 from fedsim.algorithms.selection.parts.durations import durations_us
-from fedsim.engine.selector import Clients, Selector, View, stateless
+from fedsim.engine.selector import Choice, Selector, View, stateless
 
 
 def slowest_first() -> Selector:
     """Choose the clients whose last job took longest, or would take longest if none has arrived; ties at random."""
 
-    def select(view: View, k: int, rng: np.random.Generator) -> Clients:
-        return highest(view.candidates, durations_us(view, view.candidates), k, rng)
+    def select(view: View, k: int, rng: np.random.Generator) -> Choice:
+        return choose_highest(view.candidates, durations_us(view, view.candidates), k, rng)
 
     return stateless(select)

@@ -5,6 +5,10 @@ code does. Its text draws independently, as `replacement` does. A client cannot 
 twice gets one job, and fewer than `k` clients may be chosen. A client without samples is drawn when no others are left,
 or never with replacement.
 
+Stated is the inclusion probability where it has a closed form: with replacement 1 - (1 - p)^k with p = n_i / Σ n_j;
+without, p for one place, and k / c if all c candidates have as many samples. Else it is unknown (NaN): for draws one
+after another it is a sum over all orders of the k clients.
+
 Known to the server: data sizes.
 """
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsim.algorithms.selection.parts.draws import proportional
-from fedsim.engine.selector import Clients, Selector, View, stateless
+from fedsim.engine.selector import Choice, Floats, Selector, View, stateless
 
 
 def weighted(*, replacement: bool = False) -> Selector:
@@ -22,12 +26,30 @@ def weighted(*, replacement: bool = False) -> Selector:
     `replacement` draws `k` times from all candidates and counts those drawn several times once.
     """
 
-    def select(view: View, k: int, rng: np.random.Generator) -> Clients:
+    def select(view: View, k: int, rng: np.random.Generator) -> Choice:
         sizes = view.n_samples[view.candidates].astype(np.float64)
         if not replacement or not sizes.any():
-            return proportional(view.candidates, sizes, k, rng)
-        drawn = rng.choice(view.candidates, size=k, p=sizes / sizes.sum())
+            chosen = proportional(view.candidates, sizes, k, rng)
+            return Choice(chosen, _one_after_another(sizes, k)[np.searchsorted(view.candidates, chosen)])
+        share = sizes / sizes.sum()
+        drawn = rng.choice(view.candidates, size=k, p=share)
         _, first = np.unique(drawn, return_index=True)
-        return np.asarray(drawn[np.sort(first)])
+        once = drawn[np.sort(first)]
+        return Choice(once, 1 - (1 - share[np.searchsorted(view.candidates, once)]) ** k)
 
     return stateless(select)
+
+
+def _one_after_another(sizes: Floats, k: int) -> Floats:
+    """Return [c] the probability that each candidate is among `k` draws without replacement; NaN without a formula.
+
+    Candidates without samples share the places that the others leave.
+    """
+    some = sizes > 0
+    n_some, n_none = int(some.sum()), int((~some).sum())
+    if k >= n_some:
+        return np.where(some, 1.0, (k - n_some) / max(n_none, 1))
+    if k == 1:
+        return np.asarray(sizes / sizes.sum())
+    equal = bool((sizes[some] == sizes[some][0]).all())
+    return np.where(some, k / n_some if equal else np.nan, 0.0)

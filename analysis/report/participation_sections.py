@@ -1,4 +1,4 @@
-"""The sections of a report on fairness against participation, for runs side by side and for a study."""
+"""The sections of a report on participation: fairness against it, for runs and for a study, and selectors of runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Study
+from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.participation_groups import participation_groups
+from fedsim.analysis.plots.selection_regret import regret_over_time
 from fedsim.analysis.report.difference_block import difference_block
 from fedsim.analysis.report.document import (
     Block,
@@ -29,7 +31,10 @@ from fedsim.analysis.tables.group_tables import (
     run_participation,
     study_participation,
 )
+from fedsim.analysis.worlds.choices import participation_gap, regrets
 from fedsim.common.errors import ConfigError, DataError, RunError, TraceError
+from fedsim.common.units import US
+from fedsim.records.run_folder import CLIENTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,3 +178,47 @@ def _measures(study: Study, measures: pd.DataFrame) -> Table:
         rows.append((*key, len(part), *numbers))
     caption = "Fairness against participation: means over seeds, and standard deviations over seeds"
     return Table("participation-measures", caption, tuple(columns), tuple(rows))
+
+
+# Selection
+
+_SELECTION = (
+    Column("run"),
+    Column("choices looked at"),
+    Column("mean regret", 3),
+    Column("time lost per choice, s", 1),
+    Column("jobs to move, %", 1),
+    Column("used updates to move, %", 1),
+)
+_SELECTION_NOTE = (
+    "Regret compares each choice with the best one among the same candidates, by the world's true times: a step ahead,"
+    " along the run's own history. Jobs to move: the share of jobs that would have to go to other clients for all to"
+    " have the same share; used updates likewise."
+)
+
+
+def selection_blocks(runs: Sequence[Run]) -> Iterator[Block]:
+    """Yield the blocks about the selectors of runs; none without a finished run whose world and clients are known."""
+    known = [run for run in runs if run.done and all((run.folder / n).is_file() for n in (WORLD, CLIENTS))]
+    known = [run for run in known if len(run.jobs)]
+    if not known:
+        return
+    yield Heading("Selection")
+    try:
+        found = regrets(known)
+        rows = tuple(_selection_row(run, found[run.label]) for run in known)
+    except (ConfigError, RunError, TraceError) as error:
+        yield Text(f"Not shown: {error}.", "note")
+        return
+    yield Table("selection", "Choices of the selectors", _SELECTION, rows)
+    yield Text(_SELECTION_NOTE, "note")
+    if any(frame["regret"].any() for frame in found.values()):
+        yield Figure("selection-regret", partial(regret_over_time, found))
+    else:
+        yield Text("No choice could have been faster among its candidates.")
+
+
+def _selection_row(run: Run, frame: pd.DataFrame) -> tuple[object, ...]:
+    lost_s = float((frame["took_us"] - frame["best_us"]).mean()) / US
+    gaps = (100 * participation_gap(run), 100 * participation_gap(run, used=True))
+    return run.label, len(frame), float(frame["regret"].mean()), lost_s, *gaps

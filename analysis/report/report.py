@@ -32,7 +32,7 @@ from fedsim.analysis.report.document import (
     slugs,
 )
 from fedsim.analysis.report.findings import findings
-from fedsim.analysis.report.participation_sections import runs_participation
+from fedsim.analysis.report.participation_sections import runs_participation, selection_blocks
 from fedsim.analysis.report.run_sections import run_section
 from fedsim.analysis.tables.closing import ACCURACIES, closing, unseen_splits
 from fedsim.analysis.tables.compare import compare
@@ -104,6 +104,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
     yield from _accuracy(runs)
     yield from runs_participation(runs)
     yield from _jobs(runs)
+    yield from selection_blocks(runs)
     names = slugs(run.label for run in runs)
     for run, name in zip(runs, names, strict=True):
         yield from run_section(run, f"{name}-" if len(runs) > 1 else "")

@@ -6,11 +6,14 @@ options beside its name, which are checked against the signature of the plug-in'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import pydantic
+from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field
 
 from fedsim.common import plugins
@@ -31,8 +34,9 @@ from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, P
 from fedsim.config.train import TrainSection
 from fedsim.config.world import Duration, WorldConfig
 from fedsim.data.federated_data import UNSEEN
+from fedsim.engine.costs import Costs
 from fedsim.engine.record_words import PERSONAL
-from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose
+from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose_together
 from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import build_rule
 
@@ -211,8 +215,12 @@ class MemorySection(Section):
 
     def plan(self, size: HistorySize, device: str) -> HistoryPlan:
         """Return the plan for a history of this size. Raises ConfigError if no storage fits."""
-        return choose(
-            size,
+        return self.plans([size], device)[0]
+
+    def plans(self, sizes: Sequence[HistorySize], device: str) -> list[HistoryPlan]:
+        """Return a plan for each of the server's histories. Raises ConfigError if no storage fits them together."""
+        return choose_together(
+            sizes,
             wish=self.history,
             budget=self.budget,
             host_budget=self.host_budget,
@@ -221,7 +229,7 @@ class MemorySection(Section):
         )
 
     def chosen(self, plan: HistoryPlan) -> MemorySection:
-        """Return the table that gives exactly this plan on any machine, without a budget."""
+        """Return the table that gives exactly this plan, the largest of the run's, on any machine without a budget."""
         return MemorySection(history=plan.rung, slots=plan.remembered if plan.capped else None)
 
 
@@ -294,6 +302,35 @@ class RunConfig(Section):
         personal = (evaluate.split + PERSONAL,) if evaluate.personal and method.personal else ()
         adapted = (UNSEEN + PERSONAL,) if unseen and evaluate.personal and method.adapt else ()
         return (evaluate.split, *evaluate.also, *unseen, *personal, *adapted)
+
+    def costs(
+        self, sizes: NDArray[np.int64], parameters: int, flops: float, about: Mapping[str, NDArray[Any]]
+    ) -> Costs:
+        """Return the costs of jobs for clients with `sizes` [K] training samples.
+
+        The model has `parameters` parameters, and its forward pass takes `flops` operations. `about` holds the trace's
+        columns [K] on the clients, by name. Raises ConfigError.
+        """
+        cost, train = self.cost, self.train.local_sgd()
+        method: ClientMethod = plugins.build("client", self.client.name, self.client.options)
+        payload_bytes = 4 * parameters if cost.payload is None else cost.payload
+        passes = method.passes(train.epochs)
+        work = cost.work_formula(flops).work(sizes, payload_bytes, passes, train.epochs, train.batch_size)
+        work = replace(
+            work,
+            download_bytes=work.download_bytes * (1 + len(method.receives)),
+            upload_bytes=work.upload_bytes * (1 + len(method.sends)),
+        )
+        steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
+        return Costs(
+            work=work,
+            steps=np.maximum(steps, 1),
+            epochs=train.epochs,
+            seed=self.seed,
+            jitter=cost.jitter.jitter(about),
+            completeness=cost.completeness.completeness(),
+            chance=self.dropout.by_chance(),
+        )
 
     def adversaries(self) -> tuple[Adversary, ...]:
         """Return the adversaries with their clients drawn."""

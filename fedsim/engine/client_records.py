@@ -28,6 +28,7 @@ class ClientRecords:
     last_duration_us: Ints
     last_staleness: Ints
     last_loss: Floats
+    last_train_loss: Floats
     last_loss_rms: Floats
     last_batch_rms: Floats
     accuracy: Floats
@@ -39,7 +40,7 @@ class ClientRecords:
             f.name: np.full(n, -1, dtype=np.int64) for f in fields(ClientRecords)
         }
         columns |= {name: np.zeros(n, dtype=np.int64) for name in ("dispatched", "received", "lost")}
-        unknown = ("last_loss", "last_loss_rms", "last_batch_rms", "accuracy")
+        unknown = ("last_loss", "last_train_loss", "last_loss_rms", "last_batch_rms", "accuracy")
         columns |= {name: np.full(n, np.nan) for name in unknown}
         return ClientRecords(**columns | {"busy": np.zeros(n, dtype=bool)})
 
@@ -76,6 +77,7 @@ class ClientRecords:
         reported = order[~np.isnan(loss[order])]
         clients = jobs.clients[reported]
         self.last_loss[clients] = loss[reported]
+        self.last_train_loss[clients] = reports.loss_train[reported]
         self.last_loss_rms[clients] = reports.loss_rms[reported]
         self.last_batch_rms[clients] = reports.batch_rms[reported]
 

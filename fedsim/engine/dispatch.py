@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from fedsim.common.rng import Draws, Numbers
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import US
 from fedsim.engine.costs import Costs
-from fedsim.engine.selector import View, checked, proposed, state_of
+from fedsim.engine.selector import Choice, Need, View, checked_choice, proposed, state_of
 from fedsim.engine.state import Ints, Kind, Plan, RunState
 from fedsim.engine.trainer import Trainer
 from fedsim.training.job import Cohort
@@ -65,7 +66,7 @@ class Dispatcher:
             if client is None:
                 candidates = self._candidates()
                 k = min(places, len(candidates)) if len(candidates) >= pacing.least_candidates else 0
-                chosen = self._choose(candidates, k) if k else candidates[:0]
+                chosen = self._choose(candidates, k) if k else Choice.unknown(candidates[:0])
         if client is not None:
             self.dispatch_one(client)
             return
@@ -122,7 +123,7 @@ class Dispatcher:
         candidates: Ints = free.nonzero()[0]
         return candidates
 
-    def _choose(self, candidates: Ints, k: int) -> Ints:
+    def _choose(self, candidates: Ints, k: int) -> Choice:
         run_state, selector = self.run_state, self.plan.selector
         view = self._view
         view.now_us, view.step, view.step_us = run_state.now_us, run_state.step, run_state.step_us
@@ -139,7 +140,7 @@ class Dispatcher:
             state_of(answer[1], f"step {run_state.step}: a selector"),
         )
         run_state.draws += 1
-        return checked(chosen, view, k)
+        return checked_choice(chosen, view, k)
 
     def _first_view(self) -> View:
         """Return the view that the selector sees; `_choose` updates its time, step and candidates."""
@@ -154,30 +155,47 @@ class Dispatcher:
             deadline_us=pacing.deadline_us,
             expected_us=partial(_expected_us, self.world, self.plan.costs, self.run_state),
             ask_losses=partial(_ask_losses, self.trainer, self.run_state),
+            update_norms=self._asked("norms", self.trainer.update_norms),
+            update_products=self._asked("updates", self.trainer.update_products),
             world=self.world if self.plan.selector.clairvoyant else None,
             **self.run_state.client_records.columns(),
         )
 
-    def dispatch(self, chosen: Ints, attempt: int = 0) -> None:
-        """Dispatch a job to each of the chosen clients; `attempt` counts earlier losses of the same work."""
-        if len(chosen) == 1:
-            self.dispatch_one(int(chosen[0]), attempt)
+    def _asked(self, need: Need, ask: Callable[[Ints], Floats]) -> Callable[[Ints], Floats]:
+        """Return the function that asks the trainer, or one that raises RunError if the need was not declared."""
+        if {need, "updates"} & self.plan.selector.needs:
+            return ask
+
+        def undeclared(clients: Ints) -> Floats:
+            raise RunError(
+                f'a selector that asks for {need} of updates must declare needs=frozenset({{"{need}"}})'
+            )
+
+        return undeclared
+
+    def dispatch(self, choice: Choice) -> None:
+        """Dispatch a job to each of the chosen clients."""
+        if len(choice) == 1:
+            self.dispatch_one(int(choice.clients[0]), inclusion=float(choice.inclusion[0]))
             return
         self.arm()
-        self._dispatch_many(chosen, attempt)
+        self._dispatch_many(choice, 0)
         self.run_state.handed = True
 
-    def dispatch_one(self, client: int, attempt: int = 0) -> None:
-        """Dispatch a job to a single client."""
+    def dispatch_one(self, client: int, attempt: int = 0, inclusion: float = math.nan) -> None:
+        """Dispatch a job to a single client; `attempt` counts earlier losses of the same work.
+
+        inclusion: the probability with which the client was chosen, NaN if unknown, as for a proposed client.
+        """
         self.arm()
-        if not self._dispatch_fast(client, attempt):
-            self._dispatch_many(np.array([client]), attempt)
+        if not self._dispatch_fast(client, attempt, inclusion):
+            self._dispatch_many(Choice(np.array([client]), np.array([inclusion])), attempt)
         self.run_state.handed = True
 
-    def _dispatch_many(self, chosen: Ints, attempt: int) -> None:
-        run_state = self.run_state
+    def _dispatch_many(self, choice: Choice, attempt: int) -> None:
+        run_state, chosen = self.run_state, choice.clients
         with self._world:
-            rows, fates = self._open(chosen, attempt)
+            rows, fates = self._open(choice, attempt)
         seen_us = np.where(fates.ok, fates.end_us, fates.end_us + self.plan.dropout.notice_us)
         kinds = np.where(fates.ok, _ARRIVE, _LOST)
         run_state.heap.extend(
@@ -193,9 +211,9 @@ class Dispatcher:
                 self.send()
                 self.trainer.submit(run_state.job_table.cohort(useful))
 
-    def _open(self, chosen: Ints, attempt: int) -> tuple[Ints, Outcomes]:
+    def _open(self, choice: Choice, attempt: int) -> tuple[Ints, Outcomes]:
         """Enter one job per client into the job table; return their rows and outcomes."""
-        run_state, costs = self.run_state, self.plan.costs
+        run_state, costs, chosen = self.run_state, self.plan.costs, choice.clients
         nths = run_state.client_records.dispatched[chosen]
         shares = costs.shares(chosen, nths)
         if self.plan.dropout.partial and run_state.armed:
@@ -206,9 +224,9 @@ class Dispatcher:
         jobs = Cohort(ids, chosen, nths, versions, shares, dispatch_us)
         if self.plan.droppers is not None:
             fates = without(fates, self.plan.droppers.drop(jobs))
-        return run_state.job_table.open(jobs, attempt, fates), fates
+        return run_state.job_table.open(jobs, attempt, fates, choice.inclusion), fates
 
-    def _dispatch_fast(self, client: int, attempt: int) -> bool:
+    def _dispatch_fast(self, client: int, attempt: int, inclusion: float) -> bool:
         """Dispatch a single job without arrays; return False if the plan or the world does not allow it."""
         if self._single is None:
             return False
@@ -220,7 +238,7 @@ class Dispatcher:
                 return False
             nth = int(records.dispatched[client])
             job = (number, client, nth, run_state.step)
-            row = run_state.job_table.open_one(job, attempt, run_state.now_us, fate)
+            row = run_state.job_table.open_one(job, attempt, run_state.now_us, fate, inclusion)
         end_us, ok = fate[2], fate[3]
         seen_us, kind = (end_us, _ARRIVE) if ok else (end_us + self.plan.dropout.notice_us, _LOST)
         heapq.heappush(run_state.heap, (seen_us, kind, client, row))

@@ -187,12 +187,13 @@ class EventLoop:
         run_state.lost_now.append(client)
         run_state.lost_us = run_state.now_us
         attempt = run_state.job_table.number("attempt", row)
+        inclusion = run_state.job_table.table["inclusion"][row]
         self._end([row], "lost")
         if len(run_state.job_table.ended) >= _CROWD:
             self.records.crowded()
         again = attempt < self.plan.dropout.retries and not overdue
         if again and self.world.online(run_state.now_us)[client]:
-            self.dispatcher.dispatch_one(client, attempt + 1)
+            self.dispatcher.dispatch_one(client, attempt + 1, float(inclusion))
 
     def _is_overdue(self, row: int) -> bool:
         run_state = self.run_state
@@ -262,7 +263,7 @@ class EventLoop:
             with self.clock.part("train"):
                 reports = self.trainer.reports(cohort)
             run_state.client_records.hear(cohort, reports)
-        arrivals = self._arrivals(cohort, run_state.step - cohort.versions, present)
+        arrivals = self._arrivals(cohort, rows, present)
         with self.clock.part("server"):
             return self.trainer.step(arrivals, cohort)
 
@@ -291,8 +292,9 @@ class EventLoop:
     def _end(self, rows: Ints | list[int], status: str, step: int = -1) -> None:
         self.run_state.moved_bytes += self.run_state.job_table.end(rows, status, step)
 
-    def _arrivals(self, cohort: Cohort, staleness: Ints, present: int) -> StepInput:
+    def _arrivals(self, cohort: Cohort, rows: Ints, present: int) -> StepInput:
         run_state, clients, audit = self.run_state, cohort.clients, self.plan.audit
+        staleness = run_state.step - cohort.versions
         run_state.client_records.use(clients[:present], run_state.step, staleness[:present])
         open_rows = np.append(
             run_state.job_table.running(), np.array(run_state.buffer[present:], dtype=np.int64)
@@ -310,6 +312,7 @@ class EventLoop:
             oldest_version=int(versions.min(initial=run_state.step)),
             started=bool((versions == run_state.step).any()),
             jobs=cohort.ids,
+            inclusion=run_state.job_table.table["inclusion"][rows],
             audit=audit.cohort(run_state.step, run_state.now_us, run_state.client_records) if audit else None,
         )
 

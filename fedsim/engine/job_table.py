@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.engine.record_words import STATUSES
-from fedsim.training.job import Cohort, Ints, Reports
+from fedsim.training.job import Cohort, Floats, Ints, Reports
 from fedsim.worlds.job_outcomes import Outcomes
 
 RUNNING, LANDED, FREE = -1, -2, -3
@@ -39,6 +39,7 @@ _COLUMNS = (
     ("step", "q"),
     ("loss_before", "d"),
     ("loss_train", "d"),
+    ("inclusion", "d"),
 )
 _FATE = ("download_us", "compute_us", "end_us", "ok", "phase", "downloaded_bytes", "uploaded_bytes")
 """Columns that `Outcomes` has as well."""
@@ -87,8 +88,11 @@ class JobTable:
         job_table.ended, job_table._free = state["ended"].tolist(), state["free"].tolist()
         return job_table
 
-    def open(self, jobs: Cohort, attempt: int, fates: Outcomes) -> Ints:
-        """Enter jobs that were dispatched together, with their outcomes; return their rows."""
+    def open(self, jobs: Cohort, attempt: int, fates: Outcomes, inclusion: Floats | float = _NAN) -> Ints:
+        """Enter jobs that were dispatched together, with their outcomes; return their rows.
+
+        inclusion: [k] the probability with which each client was chosen, NaN if unknown.
+        """
         rows = self._take_free(len(jobs))
         fresh = np.zeros(len(jobs), dtype=self.table.dtype)
         fresh["id"], fresh["client"], fresh["nth"], fresh["share"] = (
@@ -102,6 +106,7 @@ class JobTable:
             fresh[name] = getattr(fates, name)
         fresh["status"], fresh["step"] = RUNNING, -1
         fresh["loss_before"] = fresh["loss_train"] = _NAN
+        fresh["inclusion"] = inclusion
         self.table[rows] = fresh
         return rows
 
@@ -118,12 +123,13 @@ class JobTable:
         attempt: int,
         dispatch_us: int,
         fate: tuple[int, int, int, bool, int, int, int],
+        inclusion: float = _NAN,
     ) -> int:
         """Enter one whole job (id, client, nth, version) with its outcome in the order of `_FATE`; return its row."""
         if not self._free:
             self._grow(2 * len(self.table))
         row = self._free.pop()
-        values = (*job, 1.0, attempt, dispatch_us, *fate, RUNNING, -1, _NAN, _NAN)
+        values = (*job, 1.0, attempt, dispatch_us, *fate, RUNNING, -1, _NAN, _NAN, inclusion)
         _ROW.pack_into(self._bytes, row * _ROW.size, *values)
         return row
 

@@ -24,6 +24,34 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Clients that a selector chose, with the probability with which it included each of them.
+
+    The probability is that of the client at this choice, given all that the selector knew: the view, the number of
+    places and the selector's state. It is conditional on who is online, not a client's share in the long run. A
+    selector that estimates such shares, as `f3ast` does, may state them instead, if its docstring says so.
+    """
+
+    clients: Clients
+    """[c] distinct candidates, in the order in which they get their jobs."""
+    inclusion: Floats
+    """[c] above 0 and at most 1; NaN where it is unknown."""
+
+    @staticmethod
+    def certain(clients: Clients) -> Choice:
+        """Return a choice without draws: each of the clients had to be chosen."""
+        return Choice(clients, np.ones(len(clients)))
+
+    @staticmethod
+    def unknown(clients: Clients) -> Choice:
+        """Return a choice of which the probabilities are unknown."""
+        return Choice(clients, np.full(len(clients), np.nan))
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of clients before the run starts; arrays are read-only and indexed by client."""
 
@@ -70,8 +98,10 @@ class View:
     last_loss: Floats
     """[K] mean training loss that the client reported last (before training if the rule asks for it, else the mean over
     the samples it trained on); NaN if never."""
+    last_train_loss: Floats
+    """[K] mean over the samples that that job trained on, each before its step; NaN if never."""
     last_loss_rms: Floats
-    """[K] root mean square of the losses of the samples that job trained on, each before its step; NaN if never."""
+    """[K] root mean square over the same samples; NaN if never."""
     last_batch_rms: Floats
     """[K] root mean square over the samples of that job's last minibatch only; NaN if never."""
     accuracy: Floats
@@ -87,6 +117,12 @@ class View:
     ask_losses: Callable[[Clients], Floats]
     """`ask_losses(clients)`: mean training loss of the current model on each client's data. The call takes no
     virtual time."""
+    update_norms: Callable[[Clients], Floats]
+    """`update_norms(clients)`: [c] norm of each client's last update that a step received; NaN where none did. Only for
+    selectors that declare `norms` or `updates`."""
+    update_products: Callable[[Clients], Floats]
+    """`update_products(clients)`: [c, c] inner products of these updates; NaN for clients without one, or whose update
+    the server gave up for lack of memory. Only for selectors that declare `updates`."""
     world: World | None = None
     """The world with its future, for clairvoyant selectors only."""
 
@@ -101,7 +137,7 @@ class View:
         return len(self.facts.n_samples)
 
 
-Need = Literal["losses", "accuracy", "labels", "deadline"]
+Need = Literal["losses", "accuracy", "labels", "deadline", "norms", "updates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +146,21 @@ class Selector:
 
     Attributes:
         select: `select(view, k, rng, state)` returns at most `k` distinct members of `view.candidates`, and the new
-            state; 1 <= k <= len(candidates). Fewer are allowed. The order of the array is the order in the cohort.
+            state; 1 <= k <= len(candidates). Fewer are allowed. The order of the array is the order in the cohort. A
+            `Choice` in place of the array also states with which probability each client was included.
         start: the state before the first call.
         needs: parts of the view that cost time, or that a real server does not have: `losses` that clients report or
-            `ask_losses` returns, `accuracy` of the last evaluation, `labels`; `deadline`: the pacing must have one.
+            `ask_losses` returns, `accuracy` of the last evaluation, `labels`; `deadline`: the pacing must have one;
+            `norms`: the server keeps the norm of each client's last update; `updates`: it keeps the update too, in
+            memory of its own beside the rule's history, for `update_products`.
         clairvoyant: whether the selector uses the future of the world; the manifest records it.
         propose: a fast way to fill a single place without a list of all candidates: `propose(numbers, K)` returns
             clients in the shape of `numbers`, which are independent and uniform in (0, 1). The first candidate along
             the last axis is chosen; if there is none, `select` chooses. Buffered and asynchronous pacings dispatch
-            one job at a time.
+            one job at a time. The inclusion of a proposed client is NaN: nobody counts the candidates.
     """
 
-    select: Callable[[View, int, np.random.Generator, State], tuple[Clients, State]]
+    select: Callable[[View, int, np.random.Generator, State], tuple[Clients | Choice, State]]
     start: Callable[[], State] = dict
     needs: frozenset[Need] = frozenset()
     clairvoyant: bool = False
@@ -144,10 +183,14 @@ def state_of(found: object, who: str) -> State:
     return found
 
 
-def stateless(select: Callable[[View, int, np.random.Generator], Clients], **declared: Any) -> Selector:
+def stateless(
+    select: Callable[[View, int, np.random.Generator], Clients | Choice], **declared: Any
+) -> Selector:
     """Return a Selector without a state from `select(view, k, rng)`; `declared` sets its other fields."""
 
-    def with_state(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
+    def with_state(
+        view: View, k: int, rng: np.random.Generator, state: State
+    ) -> tuple[Clients | Choice, State]:
         return select(view, k, rng), state
 
     return Selector(with_state, **declared)
@@ -174,6 +217,25 @@ def checked(chosen: Clients, view: View, k: int) -> Clients:
         among = _some(view.candidates)
         raise RunError(f"{must} at most {k} distinct candidates of {among}, it returned {_some(clients)}")
     return clients.astype(np.int64)
+
+
+def checked_choice(chosen: Clients | Choice, view: View, k: int) -> Choice:
+    """Return what `select` chose, with NaN for probabilities that it did not state. Raises RunError as `checked` does,
+    and for probabilities that are not one number above 0 and at most 1, or NaN, per client.
+    """
+    if not isinstance(chosen, Choice):
+        return Choice.unknown(checked(chosen, view, k))
+    clients, inclusion = checked(chosen.clients, view, k), np.asarray(chosen.inclusion)
+    must = f"step {view.step}: a selector must state an inclusion probability for each of its {len(clients)} clients"
+    if inclusion.shape != clients.shape or inclusion.dtype.kind not in "iuf":
+        raise RunError(f"{must}, it stated {inclusion.dtype} of shape {list(inclusion.shape)}")
+    wrong = ~np.isnan(inclusion) & ~((inclusion > 0) & (inclusion <= 1))
+    if wrong.any():
+        i = int(np.flatnonzero(wrong)[0])
+        raise RunError(
+            f"{must}, above 0 and at most 1 or NaN, it stated {inclusion[i]} for client {clients[i]}"
+        )
+    return Choice(clients, inclusion.astype(np.float64))
 
 
 def _some(clients: NDArray[Any]) -> str:

@@ -58,6 +58,18 @@ class Trainer(Protocol):
     def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
         """Return the mean training loss [k] of the current model, whose version is `version`, on each client's data."""
 
+    def update_norms(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the norms [c] of the last updates of clients that a step received, NaN without one.
+
+        Waits for pending steps. Asked only for a selector that declares `norms` or `updates`.
+        """
+
+    def update_products(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the inner products [c, c] of the same updates, NaN without one.
+
+        Asked only for a selector that declares `updates`.
+        """
+
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Let the server take a step with submitted jobs, in the order of `arrivals`; each job is used only once.
 

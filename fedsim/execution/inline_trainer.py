@@ -126,6 +126,14 @@ class InlineTrainer:
         models = self.server.params[None].to(self.bench.device)
         return np.asarray(self.bench.trial_losses(models, clients, version)[0])
 
+    def update_norms(self, clients: Ints) -> Floats:
+        """Ask the server now."""
+        return self.server.update_norms(clients)
+
+    def update_products(self, clients: Ints) -> Floats:
+        """Ask the server now."""
+        return self.server.update_products(clients)
+
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Train the jobs and take the step now."""
         with self.clock.part("train"):

@@ -33,6 +33,14 @@ class NullTrainer:
         """Return NaN for each client."""
         return np.full(len(clients), np.nan)
 
+    def update_norms(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return NaN for each client."""
+        return np.full(len(clients), np.nan)
+
+    def update_products(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return NaN for each pair of clients."""
+        return np.full((len(clients), len(clients)), np.nan)
+
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Return the columns that describe the step's input."""
         columns: StepColumns = {"status": "applied" if arrivals.m else "empty"} | arrivals.columns(arrivals.m)

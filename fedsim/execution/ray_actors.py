@@ -168,6 +168,8 @@ class ServerHost(_Host):
     holds = ServerActor
     propose = _answers(ServerActor.propose, returns=3)
     audit = _answers(ServerActor.audit)
+    update_norms = _answers(ServerActor.update_norms)
+    update_products = _answers(ServerActor.update_products)
     accept = _answers(ServerActor.accept, returns=3)
     step = _answers(ServerActor.step, returns=3)
     save = _answers(ServerActor.save)

@@ -155,6 +155,14 @@ class RayTrainer:
         """Spread the clients over the actors and wait."""
         return self._joined(self._losses(self._params, clients, version))
 
+    def update_norms(self, clients: Ints) -> Floats:
+        """Ask the server actor and wait."""
+        return np.asarray(self._get(self._server.update_norms.remote(_BUILT, clients)))
+
+    def update_products(self, clients: Ints) -> Floats:
+        """Ask the server actor and wait."""
+        return np.asarray(self._get(self._server.update_products.remote(_BUILT, clients)))
+
     def _losses(self, params: Any, clients: Ints, version: int | None) -> list[Any]:
         groups = np.array_split(clients, len(self._clients))
         pairs = zip(self._clients, groups, strict=True)

@@ -5,7 +5,7 @@ Pickling a tensor includes all memory behind its view: each update of the histor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,24 @@ _BITS = torch.int16
 
 def packed(server: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of `Server.save` with each tier's updates as one array [k, P]; `unpacked` is the inverse."""
-    history = server["history"]
-    rows = [_stacked(tier) for tier in history["rows"]]
-    return dict(_whole({**server, "history": {**history, "rows": rows}}))
+    return dict(_whole(_with_tiers(server, _stacked)))
 
 
 def unpacked(sent: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state before `packed`; the updates [P] are views, which may be read-only."""
-    history = sent["history"]
-    return {**sent, "history": {**history, "rows": [_cut(tier) for tier in history["rows"]]}}
+    return _with_tiers(sent, _cut)
+
+
+def _with_tiers(server: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the state with `change` applied to each tier of the rule's history and of what the selector needs."""
+
+    def changed(history: Mapping[str, Any]) -> dict[str, Any]:
+        return {**history, "rows": [change(tier) for tier in history["rows"]]}
+
+    updates = server["updates"]
+    if updates is not None and updates["history"] is not None:
+        updates = {**updates, "history": changed(updates["history"])}
+    return {**server, "history": changed(server["history"]), "updates": updates}
 
 
 def _stacked(rows: Sequence[torch.Tensor]) -> NDArray[np.generic]:

@@ -183,6 +183,14 @@ class ServerActor(Actor):
         """Restore the server from a state that is `packed`."""
         self.server.load(unpacked(saved))
 
+    def update_norms(self, clients: Ints) -> Floats:
+        """Return the norms [c] of the last updates of clients; see `Server.update_norms`."""
+        return self.server.update_norms(clients)
+
+    def update_products(self, clients: Ints) -> Floats:
+        """Return the inner products [c, c] of the last updates of clients; see `Server.update_products`."""
+        return self.server.update_products(clients)
+
     def propose(
         self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | Array
     ) -> tuple[Array, Ints, int]:

@@ -18,7 +18,6 @@ from fedsim.config.load import read_existing
 from fedsim.config.run import RunConfig
 from fedsim.engine.costs import Costs
 from fedsim.records.run_folder import CONFIG, WORLD
-from fedsim.runs.build import about_clients, costs_of
 from fedsim.server.rule import Algorithm
 from fedsim.server.rule_factory import build_rule
 from fedsim.training.attack import Droppers
@@ -204,7 +203,7 @@ class Evidence:
         parameters = int(self.jobs["download_bytes"].max(initial=0)) // 4  # an estimate, for want of a model
         if (self.folder / MODEL).is_file():
             parameters = int(self.model["params"].size)
-        return costs_of(self.config, sizes, parameters, 1.0, about_clients(self.trace, self.clients))
+        return self.config.costs(sizes, parameters, 1.0, self.trace.about_columns(self.clients))
 
     @cached_property
     def nths(self) -> Ints:

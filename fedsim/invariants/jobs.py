@@ -125,6 +125,17 @@ def staleness_is_step_minus_version(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"step {step[i]}, version {version[i]}", more)
 
 
+def inclusion_is_a_probability(e: Evidence) -> Iterator[Violation]:
+    """`inclusion` is above 0 and at most 1, or NaN, and a repeated attempt keeps that of its choice."""
+    stated = e.jobs["inclusion"]
+    for i, more in first(~np.isnan(stated) & ~((stated > 0) & (stated <= 1))):
+        yield Violation("jobs", i, "inclusion above 0 and at most 1, or NaN", str(stated[i]), more)
+    again, before = (e.jobs["attempt"] > 0) & (e.before >= 0), stated[e.before]
+    for i, more in first(again & (stated != before) & ~(np.isnan(stated) & np.isnan(before))):
+        wanted = f"inclusion {before[i]}, as in the attempt before of client {e.jobs['client'][i]}"
+        yield Violation("jobs", i, wanted, str(stated[i]), more)
+
+
 def updates_are_used_by_the_first_step_after_arrival(e: Evidence) -> Iterator[Violation]:
     """An update is used by the first step after its arrival."""
     step, end = e.jobs["step"], e.jobs["end_us"]

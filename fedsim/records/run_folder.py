@@ -10,16 +10,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+import pyarrow as pa
 import tomli_w
+from numpy.typing import NDArray
 
+from fedsim.common.arrow_columns import column
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.files import cannot_make, remove_folder, write_json, write_text
+from fedsim.common.files import cannot_make, remove_folder, write_json, write_parquet, write_text
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import FORMAT, MANIFEST
+from fedsim.records.schemas import CLIENT_FACTS
 from fedsim.worlds.trace import Trace
 
-CONFIG, WORLD, ARMS = "config.resolved.toml", "world.parquet", "arms.json"
+CONFIG, WORLD, CLIENTS, ARMS = "config.resolved.toml", "world.parquet", "clients.parquet", "arms.json"
 _LOCK = ".lock"
+Ints = NDArray[np.int64]
 
 
 class RunFolder:
@@ -30,11 +36,13 @@ class RunFolder:
         self._lock.enter_context(lock(path))
 
     @classmethod
-    def create(cls, config: RunConfig, trace: Trace, path: Path, *, force: bool = False) -> RunFolder:
-        """Make a run folder with its configuration and its world; `force` replaces an existing run. Raises RunError."""
+    def create(
+        cls, config: RunConfig, trace: Trace, n_samples: Ints, path: Path, *, force: bool = False
+    ) -> RunFolder:
+        """Make a run folder with what `describe` writes; `force` replaces an existing run. Raises RunError."""
         make_folder(path, force=force, manifest={"name": config.name, "status": "running"})
         folder = cls(path)
-        describe(path, config, trace)
+        describe(path, config, trace, n_samples)
         return folder
 
     def close(self) -> None:
@@ -42,9 +50,12 @@ class RunFolder:
         self._lock.close()
 
 
-def describe(path: Path, config: RunConfig, trace: Trace) -> None:
-    """Write a run's configuration and its world into its folder. Raises RunError."""
+def describe(path: Path, config: RunConfig, trace: Trace, n_samples: Ints) -> None:
+    """Write a run's configuration, its clients' training samples [K] and its world into its folder. Raises RunError."""
     write_text(path / CONFIG, tomli_w.dumps(config.resolved()))
+    columns = {"client": np.arange(len(n_samples)), "n_samples": n_samples}
+    arrays = [column(columns[field.name], field.type) for field in CLIENT_FACTS]
+    write_parquet(path / CLIENTS, CLIENT_FACTS, [pa.Table.from_arrays(arrays, schema=CLIENT_FACTS)])
     trace.write(path / WORLD)
 
 

@@ -31,6 +31,10 @@ JOBS = pa.schema(
         ("computing_us", pa.int64()),  # time in the computation until the end of the job
         ("share", pa.float64()),  # of the configured local steps
         ("attempt", pa.int32()),  # number of earlier losses of the same work on the client
+        (
+            "inclusion",
+            pa.float64(),
+        ),  # probability with which the selector included the client; NaN if unknown
     ]
 )
 STEPS = pa.schema(
@@ -113,6 +117,9 @@ AUDIT = pa.schema(
     ]
 )
 """Written only if `[audit]` asks for it."""
+
+CLIENT_FACTS = pa.schema([("client", pa.int32()), ("n_samples", pa.int32())])  # training samples
+"""`clients.parquet`: one row per client, written before the run starts, also for those that never get a job."""
 
 TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS, "audit": AUDIT}
 OPTIONAL = ("conflicts", "audit")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedsim.common import plugins, threads
-from fedsim.common.arrow_columns import array
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
 from fedsim.config.requirements import refuse_idle
@@ -19,11 +17,11 @@ from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import UNSEEN, FederatedData
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only
-from fedsim.engine.costs import Costs
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size
+from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size, updates_size
+from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Algorithm, GramLevel, Needs
 from fedsim.server.server import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
@@ -132,12 +130,13 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     _check_together(config, server, bench, data)
     _check_precision(network, bench)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
-    history = config.memory.plan(history_size(server), device)
-    bench, server = replace(bench, mode=mode), replace(server, history=history)
-    config = config.settled(mode, history)
+    selector = _selector(config)
+    bench, server = replace(bench, mode=mode), _with_plans(config, server, selector, device)
+    config = config.settled(mode, server.updates or cast(HistoryPlan, server.history))
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     _check_ends(config, world)
-    plan = _plan(config, data, _facts(data, inputs.counts, trace), network, bench, needs.memory)
+    plan = _plan(config, data, _facts(data, inputs.counts, trace), network, bench, selector)
+    plan = replace(plan, audit=_audit(config, needs.memory))
     return RunSpec(config, data, trace, world, plan, bench, server, network)
 
 
@@ -163,6 +162,26 @@ def _server(config: RunConfig, data: FederatedData, network: Network, device: st
         late_rows=_late_rows(config),
         bad_updates=config.bad_updates.rule(),
     )
+
+
+def _selector(config: RunConfig) -> Selector:
+    """Return the run's selector. Raises ConfigError if it needs a deadline and the pacing has none."""
+    selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
+    if "deadline" in selector.needs and config.pacing.pacing().deadline_us is None:
+        raise ConfigError(
+            f"selection: {config.selection.name!r} needs a deadline: give the pacing one, or the selector its own"
+        )
+    return selector
+
+
+def _with_plans(config: RunConfig, server: ServerSpec, selector: Selector, device: str) -> ServerSpec:
+    """Return the server's specification with what it keeps of updates, for its rule and for the selector."""
+    sizes = [history_size(server)]
+    if "updates" in selector.needs:
+        sizes.append(updates_size(server))
+    history, *others = config.memory.plans(sizes, device)
+    norms = bool({"norms", "updates"} & selector.needs)
+    return replace(server, history=history, norms=norms, updates=others[0] if others else None)
 
 
 def _workbench(
@@ -333,18 +352,13 @@ def _plan(
     facts: Facts,
     network: Network,
     bench: WorkbenchSpec,
-    memory: float,
+    selector: Selector,
 ) -> Plan:
     evaluate, method = config.evaluate, bench.method()
-    selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
-    if "deadline" in selector.needs and config.pacing.pacing().deadline_us is None:
-        raise ConfigError(
-            f"selection: {config.selection.name!r} needs a deadline: give the pacing one, or the selector its own"
-        )
     return Plan(
         pacing=config.pacing.pacing(),
         selector=selector,
-        costs=costs_of(config, data.train.sizes, network.P, network.flops, facts.about),
+        costs=config.costs(data.train.sizes, network.P, network.flops, facts.about),
         facts=facts,
         stop=config.stop.stop(),
         seed=config.seed,
@@ -359,50 +373,18 @@ def _plan(
         ),
         dropout=config.dropout.handling(),
         droppers=Droppers.among(bench.adversaries, config.seed),
-        audit=Audit(config.audit.every, config.audit.clients, memory, config.seed)
-        if config.audit.every
-        else None,
     )
 
 
-def costs_of(
-    config: RunConfig, sizes: Ints, parameters: int, flops: float, about: Mapping[str, NDArray[Any]]
-) -> Costs:
-    """Return the costs of jobs for clients with `sizes` [K] training samples.
-
-    The model has `parameters` parameters, and its forward pass takes `flops` operations. `about` holds the trace's
-    columns [K] on the clients, by name. Raises ConfigError.
-    """
-    cost, train = config.cost, config.train.local_sgd()
-    method: ClientMethod = plugins.build("client", config.client.name, config.client.options)
-    payload_bytes = 4 * parameters if cost.payload is None else cost.payload
-    passes = method.passes(train.epochs)
-    work = cost.work_formula(flops).work(sizes, payload_bytes, passes, train.epochs, train.batch_size)
-    work = replace(
-        work,
-        download_bytes=work.download_bytes * (1 + len(method.receives)),
-        upload_bytes=work.upload_bytes * (1 + len(method.sends)),
-    )
-    steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
-    return Costs(
-        work=work,
-        steps=np.maximum(steps, 1),
-        epochs=train.epochs,
-        seed=config.seed,
-        jitter=cost.jitter.jitter(about),
-        completeness=cost.completeness.completeness(),
-        chance=config.dropout.by_chance(),
-    )
-
-
-def about_clients(trace: Trace, n: int) -> dict[str, NDArray[Any]]:
-    """Return the trace's columns [n] on its first `n` clients, by name."""
-    return {name: array(trace.about.column(name))[:n] for name in trace.about.column_names}
+def _audit(config: RunConfig, memory: float) -> Audit | None:
+    """Return when and on whom the run audits; `memory` is that of the aggregation rule."""
+    audit = config.audit
+    return Audit(audit.every, audit.clients, memory, config.seed) if audit.every else None
 
 
 def _facts(data: FederatedData, counts: Ints, trace: Trace) -> Facts:
     """Return the facts on clients that are known before a run: sizes, labels and the trace's columns."""
-    about = about_clients(trace, data.n_clients)
+    about = trace.about_columns(data.n_clients)
     return Facts(
         n_samples=read_only(data.train.sizes),
         label_counts=read_only(counts),

@@ -36,6 +36,11 @@ def history_size(server: ServerSpec) -> HistorySize:
     )
 
 
+def updates_size(server: ServerSpec) -> HistorySize:
+    """Return the size of the history of all clients' last updates, for a selector that needs them."""
+    return HistorySize(server.most_updates, server.n_clients, server.blocks[-1][1], layers=1)
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """The facts that determine a run's memory."""
@@ -66,6 +71,15 @@ class Footprint:
         plan = self.history or HistoryPlan(size.present, size.remembered)
         return replace(plan, present=size.present, remembered=min(plan.remembered, size.remembered))
 
+    def _stored(self) -> list[tuple[HistoryPlan, int]]:
+        """Return the plans of the rule's history and of the selector's, each with its number of Gram matrices."""
+        plans, updates = [(self.plan(), history_size(self.server).layers)], self.server.updates
+        if updates is None:
+            return plans
+        size = updates_size(self.server)
+        fewer = replace(updates, present=size.present, remembered=min(updates.remembered, size.remembered))
+        return [*plans, (fewer, size.layers)]
+
     def parts(self) -> dict[str, int]:
         """Predict the bytes of each part on the host and their total, all processes together.
 
@@ -78,8 +92,8 @@ class Footprint:
         versions = self._started_from(0 if self.pacing.cancels else at_once)
         parts = {
             "parameters": versions * row,
-            "history": plan.host_bytes(size.columns, self.server.device),
-            "gram": plan.gram_bytes(size.layers),
+            "history": sum(p.host_bytes(size.columns, self.server.device) for p, _ in self._stored()),
+            "gram": sum(p.gram_bytes(layers) for p, layers in self._stored()),
             "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
             "updates": (2 * at_once if workers else self.pacing.most_updates)
             * row
@@ -112,13 +126,15 @@ class Footprint:
 
         Without workers, clients train on the same GPU. Outputs of layers, and torch itself, are not counted.
         """
-        size, plan, device = history_size(self.server), self.plan(), self.server.device
+        size, device = history_size(self.server), self.server.device
         if not device.startswith("cuda"):
             return {}
         row, inline = 4 * size.columns, not self.workers
         versions = self._started_from(self.pacing.concurrency if inline and not self.pacing.cancels else 0)
         parts = {
-            "history": plan.row_bytes(size.columns) - plan.host_bytes(size.columns, device),
+            "history": sum(
+                p.row_bytes(size.columns) - p.host_bytes(size.columns, device) for p, _ in self._stored()
+            ),
             "parameters": versions * row,
             "updates": self.pacing.most_updates * row * (1 + len(self.method.sends)),
             "data": self.data_bytes if inline else 0,
@@ -135,13 +151,16 @@ class Footprint:
         """Return possible changes, most of them by halves."""
         server, pacing, plan = self.server, self.pacing, self.plan()
         everybody = -(-(server.n_clients + self.unseen) // 2)
-        slots, clients, at_once = plan.remembered // 2, -(-server.n_clients // 2), -(-pacing.concurrency // 2)
+        slots = max(p.remembered for p, _ in self._stored()) // 2
+        clients, at_once = -(-server.n_clients // 2), -(-pacing.concurrency // 2)
         buffer = None if pacing.buffer is None else min(pacing.buffer, at_once)
         slower = replace(pacing, concurrency=at_once, buffer=buffer, minimum=0)
         halves = [(a // 2, b // 2) for a, b in server.blocks]
         return {
-            f"memory.history = {plan.rounded().rung!r}": replace(self, history=plan.rounded()),
-            f"memory.slots = {slots}": replace(self, history=replace(plan, remembered=slots)),
+            f"memory.history = {plan.rounded().rung!r}": self._with_plans(HistoryPlan.rounded),
+            f"memory.slots = {slots}": self._with_plans(
+                lambda p: replace(p, remembered=min(p.remembered, slots))
+            ),
             f"task.clients = {everybody}": replace(self, server=replace(server, n_clients=clients)),
             f"{at_once} clients at once in [pacing]": replace(
                 self, server=replace(server, most_updates=at_once), pacing=slower
@@ -151,6 +170,11 @@ class Footprint:
             "half of world.horizon": replace(self, trace_bytes=self.trace_bytes // 2),
             f"--workers {self.workers // 2}": replace(self, workers=self.workers // 2),
         }
+
+    def _with_plans(self, change: Callable[[HistoryPlan], HistoryPlan]) -> Footprint:
+        """Return the footprint with another storage of the rule's history and of the selector's."""
+        updates = None if self.server.updates is None else change(self.server.updates)
+        return replace(self, history=change(self.plan()), server=replace(self.server, updates=updates))
 
 
 def predict(server: ServerSpec, pacing: Pacing, **more: Any) -> dict[str, int]:

@@ -84,7 +84,8 @@ class Session:
         """Make the folder of a new run; `force` replaces an existing one. Raises FolderError and RunError."""
         interrupts = Interrupts(_announce_stop)
         with interrupts.handled():
-            folder = RunFolder.create(spec.config, spec.trace, path, force=force)
+            sizes = spec.data.train.sizes
+            folder = RunFolder.create(spec.config, spec.trace, sizes, path, force=force)
         return cls(spec, folder, pool, clock, interrupts)
 
     @classmethod

@@ -160,7 +160,8 @@ def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
     plan = None if spec.history is None else replace(spec.history, present=m, remembered=n)
     columns = spec.blocks[-1][1]
     server = Server(
-        replace(spec, n_clients=n, most_updates=m, history=plan, memory_us=0), torch.zeros(columns)
+        replace(spec, n_clients=n, most_updates=m, history=plan, updates=None, norms=False, memory_us=0),
+        torch.zeros(columns),
     )
     draws = torch.Generator().manual_seed(0)
     common = torch.randn(columns, generator=draws)

@@ -65,7 +65,7 @@ class Given(TypedDict, total=False):
     local_steps: ArrayLike | None
     """Minibatches that the client trained on; by default unknown."""
     inclusion: ArrayLike | None
-    """Probability that the client was chosen when its job was dispatched; by default unknown."""
+    """Probabilities with which the clients were chosen, above 0 and at most 1; NaN, the default, where unknown."""
     online: ArrayLike | None
     """Whether the client is online; by default those of present rows are."""
     staleness: ArrayLike | None
@@ -370,10 +370,26 @@ def _table(n: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "staleness": _column(arguments, "staleness", zeros, least=0),
         "online": _column(arguments, "online", ages == 0),
         "participations": _column(arguments, "participations", _counts(clients), least=1),
-        "inclusion": _column(arguments, "inclusion", unknown),
+        "inclusion": _inclusion(arguments, unknown),
         **({} if steps is None else {"local_steps": _column(arguments, "local_steps", ones, least=1)}),
         **{name: _column(arguments, name, unknown) for name in after},
     }
+
+
+def _inclusion(arguments: Mapping[str, Any], unknown: Floats) -> Floats:
+    """Return the inclusion probabilities [n]; NaN stands for an unknown one."""
+    if arguments["inclusion"] is None:
+        return unknown
+    given = _as_array("inclusion", arguments["inclusion"])
+    missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, dtype=bool)
+    column = _column({"inclusion": np.where(missing, 1.0, given)}, "inclusion", unknown)
+    wrong = np.flatnonzero((column <= 0) | (column > 1))
+    if len(wrong):
+        raise ConfigError(
+            f"argument 'inclusion', row {wrong[0]}: expected a probability above 0 and at most 1, or NaN, found "
+            f"{column[wrong[0]]}"
+        )
+    return np.where(missing, np.nan, column)
 
 
 def _counts(clients: Ints) -> Ints:

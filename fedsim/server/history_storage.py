@@ -7,6 +7,7 @@ host. The last rung may remember fewer clients. The choice depends on sizes alon
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -127,6 +128,39 @@ def choose(
         if limits.allow(plan):
             return plan
     return limits.capped(plans[-1])
+
+
+def choose_together(
+    sizes: Sequence[HistorySize],
+    *,
+    wish: Wish = "auto",
+    budget: int | None = None,
+    host_budget: int | None = None,
+    slots: int | None = None,
+    device: str = "cpu",
+) -> list[HistoryPlan]:
+    """Return a plan for each of several histories of one server, within the limits together; see `choose`.
+
+    All get the same rung, the first that fits. If the last one does not, all remember at most equally many rows.
+    """
+    wanted = [size.remembered if slots is None else min(size.remembered, slots) for size in sizes]
+    total = HistorySize(
+        present=sum(size.present for size in sizes),
+        remembered=sum(wanted),
+        columns=sizes[0].columns,
+        layers=max(size.layers for size in sizes),
+    )
+    plan = choose(total, wish=wish, budget=budget, host_budget=host_budget, device=device)
+    most = plan.remembered // max(sum(w > 0 for w in wanted), 1) if plan.capped else total.remembered
+    if plan.capped and not most:
+        raise ConfigError(
+            "memory: expected room for a remembered row of the rule and one of the selector, found room for one"
+        )
+    kept = [min(w, most) for w in wanted]
+    return [
+        HistoryPlan(size.present, k, plan.rung, k < size.remembered)
+        for size, k in zip(sizes, kept, strict=True)
+    ]
 
 
 def _check_wish(wish: Wish, host_budget: int | None, on_gpu: bool) -> None:

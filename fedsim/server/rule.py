@@ -78,8 +78,9 @@ class Stack:
     local_steps: Ints | None = None
     """[n] minibatches that the row's job trained on; None if it is not known."""
     inclusion: Floats | None = None
-    """[n] probability that the selector included the row's client when it dispatched the job, NaN where unknown; None
-    if no row has one."""
+    """[n] probability with which the selector included the client when it dispatched the row's job, above 0 and at most
+    1, NaN if unknown; None if unknown for all rows. Remembered rows keep the value that came with them. It is
+    conditional on the candidates of that choice; `fedsim.engine.selector.Choice` says what it means."""
     replaced: int = 0
     """Number of replaced rows, the last ones, by client: each is what a client that is present now had sent last. 0
     unless the rule declared `replaced`."""

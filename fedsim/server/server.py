@@ -18,6 +18,7 @@ from fedsim.server.decision import Decision
 from fedsim.server.gram import Blocks, Rows
 from fedsim.server.history import GradientHistory, slots_needed
 from fedsim.server.history_storage import HistoryPlan
+from fedsim.server.last_updates import LastUpdates
 from fedsim.server.rule import (
     Algorithm,
     Direction,
@@ -76,6 +77,10 @@ class ServerSpec:
     """Most jobs that start from one version, if late updates refresh the history; 0 if they do not."""
     history: HistoryPlan | None = None
     """Storage of absent clients' rows; None keeps all that the rule may ask for, in float32."""
+    norms: bool = False
+    """Whether the selector asks for the norm of each client's last update."""
+    updates: HistoryPlan | None = None
+    """Storage of each client's last update, for a selector that asks for inner products; None keeps none."""
     bad_updates: UpdateScreening = SKIP
     """Policy for updates that are not finite, or too long."""
 
@@ -142,6 +147,12 @@ class Server:
         self.clock = clock or Stopwatch()
         size, needs = spec.history or spec.slots(), self.algorithm.needs
         self.history = GradientHistory(size, spec.blocks, needs, self.device, initial.dtype, spec.conflicts)
+        self.updates: LastUpdates | None = None
+        """What the server keeps for the selector."""
+        if spec.norms or spec.updates:
+            self.updates = LastUpdates(
+                spec.n_clients, spec.updates, len(self.params), self.device, initial.dtype
+            )
         self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
         self._starts: dict[int, torch.Tensor] = {}
         """By version, the parameters that running jobs started from, if rows are measured from the current model."""
@@ -159,6 +170,7 @@ class Server:
             "state": dict(self.state),
             "vectors": dict(self.vectors),
             "history": self.history.state(),
+            "updates": None if self.updates is None else self.updates.state(),
             "participations": self.participations,
             "starts": [[version, start] for version, start in self._starts.items()],
         }
@@ -168,6 +180,8 @@ class Server:
         self._load_model(saved, dict(saved["starts"]))
         self._load_rule(saved)
         self.history.restore(saved["history"])
+        if self.updates is not None:
+            self.updates.restore(saved["updates"])
 
     def _load_model(self, saved: Mapping[str, Any], starts: Mapping[int, torch.Tensor]) -> None:
         self.params = saved["params"].to(self.device)
@@ -184,7 +198,7 @@ class Server:
     def inherit(
         self, saved: Mapping[str, Any], starts: Mapping[int, torch.Tensor], *, same_rule: bool
     ) -> None:
-        """Take over the model of a server of another spec, and its history if this server's rule has a memory.
+        """Take over the model of a server of another spec, and its updates if this server's rule or selector keeps any.
 
         `starts` are the models that running jobs started from, by version. The rule's own state carries over for the
         `same_rule` alone.
@@ -195,6 +209,8 @@ class Server:
         if self.algorithm.needs.memory:
             any_loss = not self.algorithm.needs.losses
             self.history.inherit(saved["history"], lambda notes: any_loss | np.isfinite(notes["loss"]))
+        if self.updates is not None:
+            self.updates.inherit(saved)
 
     def step(self, arrivals: StepInput, rows: Rows) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
@@ -220,6 +236,9 @@ class Server:
                 for part in (rows, beside)
             )
             arrivals = arrivals.usable(screened.usable)
+        if self.updates is not None:
+            with self.clock.part("gram"):
+                self.updates.add(arrivals, rows)
         if self.spec.rows == "current":
             rows = self._from_current(arrivals, rows)
         counted, late = arrivals.split()
@@ -326,6 +345,17 @@ class Server:
             return None
         return compared(self.history, decision, clients, self._parted(rows)[0])
 
+    def update_norms(self, clients: Ints) -> Floats:
+        """Return the norms [c] of the last updates of `clients`, NaN without one, if the spec keeps them."""
+        assert self.updates is not None
+        return self.updates.norms[clients]
+
+    def update_products(self, clients: Ints) -> Floats:
+        """Return the inner products [c, c] of the same updates, NaN without one, if the spec keeps updates."""
+        assert self.updates is not None
+        with self.clock.part("gram"):
+            return self.updates.products(clients)
+
     def accept(
         self, proposal: Proposal, losses: Floats | None = None, audited: Sequence[Audited | None] = ()
     ) -> dict[str, Any]:
@@ -416,6 +446,7 @@ class Server:
             lr_decay=self.spec.lr_decay,
             local_steps=notes.get("local_steps"),
             replaced=history.replaced,
+            inclusion=notes["inclusion"],
         )
         return stack, replace(stack, grams=history.of_rule(grams))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.server.rule import Ints
+from fedsim.server.rule import Floats, Ints
 from fedsim.training.job import Cohort, Reports
 
 
@@ -42,6 +42,8 @@ class StepInput:
     """[n] minibatches that the updates' jobs trained on; None if it is not known."""
     jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[n] numbers of the updates' jobs for error messages, or empty."""
+    inclusion: Floats | None = None
+    """[n] probability with which the selector included the client, NaN if unknown; None if all are."""
     audit: Cohort | None = None
     """Jobs that clients train from the current model for the records alone; see `fedsim.engine.audit`."""
 
@@ -63,6 +65,7 @@ class StepInput:
         names = ["clients", "staleness", "n_samples"]
         names += ["jobs"] if len(self.jobs) else []
         names += [] if self.local_steps is None else ["local_steps"]
+        names += ["inclusion"] if self.inclusion is not None else []
         columns = {name: getattr(self, name)[which] for name in names}
         return replace(self, **columns, reports=self.reports.part(which), present=None)
 
@@ -78,8 +81,10 @@ class StepInput:
     def notes(self) -> dict[str, NDArray[Any]]:
         """Return the arrays [n] that the history keeps beside the rows."""
         known = {} if self.local_steps is None else {"local_steps": self.local_steps}
+        unknown = np.full(len(self.clients), math.nan)
         return {
             "staleness": self.staleness,
+            "inclusion": unknown if self.inclusion is None else self.inclusion,
             "n_samples": self.n_samples,
             "loss": self.reports.loss_before,
             "loss_after": self.reports.loss_after,

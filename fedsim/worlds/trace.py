@@ -186,6 +186,10 @@ class Trace:
         periods = self.periods.get("online" if kind == "unknown" else kind)
         return np.zeros(self.clients, dtype=np.int64) if periods is None else np.asarray(periods)
 
+    def about_columns(self, n: int) -> dict[str, NDArray[Any]]:
+        """Return the columns [n] of `about` on the first `n` clients, by name."""
+        return {name: array(self.about.column(name))[:n] for name in self.about.column_names}
+
     def digest(self) -> str:
         """Return a SHA-256 that is equal for worlds that behave equally, however their files are laid out.
 

@@ -285,7 +285,7 @@ def test_unknown_probabilities_are_refused_with_the_client() -> None:
     with pytest.raises(RunError, match=r"step 3, client 4: expected the probability .* take a selector"):
         combine("debiased", FRESH[:2], **given)
     with pytest.raises(RunError, match=r"step 3, client 7"):
-        combine("debiased", FRESH[:2], inclusion=[0.5, 0.0], **given)
+        combine("debiased", FRESH[:2], inclusion=[0.5, np.nan], **given)
 
 
 def test_old_updates_count_with_the_present_learning_rate() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from fedsim.common.plugin_options import options_of
 from fedsim.common.plugins import factory, names
-from views import choose, view
+from views import choose, stated, used_view, view
 
 PAGE = Path(__file__).parents[2] / "docs" / "selection.md"
 
@@ -43,3 +44,14 @@ def test_example_gives_clients_a_rest() -> None:
         chosen.append(some)
     assert sorted(np.ravel(chosen[:3])) == list(range(6))
     assert not any(set(a) & set(b) for a, b in pairwise(chosen))
+
+
+def test_page_lists_the_selectors_that_state_no_probabilities() -> None:
+    row = next(line for line in PAGE.read_text().splitlines() if line.startswith("| nothing | `"))
+    silent = {
+        name
+        for name in names("selector")
+        if name != "replayed" and np.isnan(stated(name, used_view(10), 3)[0].inclusion).all()
+    }
+    assert set(re.findall(r"`(\w+)`", row)) == silent - {"weighted"}
+    assert np.isnan(stated("weighted", used_view(10), 3)[0].inclusion).all(), "for several of unequal sizes"

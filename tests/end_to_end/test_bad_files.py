@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cifar10_images import write_cifar10
+from fedsim import analysis
 from fedsim.analysis.export.perfetto import export_perfetto
 from fedsim.analysis.opening.facts import facts
 from fedsim.analysis.opening.run import open_all
@@ -190,6 +191,10 @@ READERS = {
     },
     "replayed": Reader(
         lambda f: run_folder(f, "jobs.parquet"), lambda p: build("selector", "replayed", jobs=p)
+    ),
+    "clients": Reader(
+        lambda f: run_folder(f, "clients.parquet"),
+        lambda p: analysis.selection_regret(analysis.open_run(p.parent)),
     ),
     "arms": Reader(arm_list, lambda p: look(p.parent), ("folder_instead", "missing", "endless_link")),
     **{

@@ -24,6 +24,7 @@ from fedsim.engine.pacing import Pacing, deadline, fedasync, fedbuff, overselect
 from fedsim.engine.state import RunState
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.runs.build import RunSpec, prepare
+from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Stack, State
 from fedsim.server.server import Server
 from fedsim.training.workbench import Workbench
@@ -112,6 +113,8 @@ def server_of(algorithm: dict[str, Any], pacing: Pacing) -> Server:
         most_updates=pacing.concurrency,
         late_rows=pacing.concurrency if pacing.late == "history" else 0,
         history=None,
+        norms=True,
+        updates=HistoryPlan(pacing.concurrency, setup.data.n_clients),
     )
     return Server(spec, setup.initial())
 

@@ -72,6 +72,9 @@ def test_any_number_of_workers_gives_the_same_digest(
         small(name="fedbuff", pacing=FEDBUFF),
         small(name="search", algorithm={"name": "fedmdfg", "search": 3}),
         small(name="columns", algorithm={"name": "coordinate_median", "wrap": [{"name": "with_absent"}]}),
+        small(name="diverse", selection={"name": "divfl"}, memory={"history": "bfloat16"}),
+        small(name="sampled", selection={"name": "optimal_sampling"}, pacing=FEDBUFF),
+        small(name="learned", selection={"name": "ucb_cs"}, algorithm={"name": "fedavg"}),
     ]
     expected, found = (
         [done.digest for done in simulate(configs, out=tmp_path / str(i), workers=each)]

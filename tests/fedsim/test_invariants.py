@@ -207,6 +207,11 @@ CHANGES: dict[str, list[Change]] = {
     "staleness is step minus version": [
         Change("buffered", "jobs", "staleness", _is("aggregated"), lambda v: v + 1),
     ],
+    "inclusion is a probability": [
+        Change("deadline", "jobs", "inclusion", _any, 0.0),
+        Change("deadline", "jobs", "inclusion", _any, 1.01),
+        Change("buffered", "jobs", "inclusion", lambda c: c["attempt"] > 0, 0.123),
+    ],
     "updates are used by the first step after arrival": [
         Change("buffered", "jobs", "step", lambda c: c["step"] == 2, lambda v: v + 1)
     ],

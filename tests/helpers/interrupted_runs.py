@@ -41,6 +41,13 @@ CASES: dict[str, dict[str, Any]] = {
         "record": {"conflicts": "layers"},
         "audit": {"every": 3, "clients": 5},
     },
+    "diverse": {"selection": {"name": "divfl"}, "memory": {"history": "bfloat16"}},
+    "sampled": {
+        "pacing": BUFFERED,
+        "algorithm": {"name": "fedavg"},
+        "selection": {"name": "optimal_sampling"},
+        "stop": {"steps": 16},
+    },
     "patient": {
         "stop": {"steps": 40, "metric": "mean_percent", "patience": 2},
         "evaluate": {"every_steps": 1},

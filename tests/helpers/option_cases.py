@@ -371,6 +371,11 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
                 },
             ),
         },
+        "divfl": {
+            "share": Beside(0.3, _LONG),
+            "distance": Beside("squared", {"task.clients": 30, "stop.steps": 20}),
+        },
+        "f3ast": {"b": Beside(0.3, _LONG), "initial": Beside("samples", _LONG)},
         "fastest_first": {},
         "fedcs": {
             "deadline": beside("12s", deadline="1h"),
@@ -408,6 +413,11 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "few_samples": Beside(1, _FEDSCALE),
             "window": Beside(1.0, _FEDSCALE),
         },
+        "optimal_sampling": {
+            "by": Beside("losses", _LONG),
+            "weights": Beside("uniform", _LONG),
+            "floor": Beside(1.0, _LONG),
+        },
         "power_of_choice": {"d": 5, "losses": "reported"},
         "quota": {"group": "label", "floor": 1.0},
         "refl": {
@@ -431,6 +441,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "interval": Beside(1, {"evaluate.every_steps": 1, "tiers": 2, **_LONG}),
             "t_max": "12s",
         },
+        "ucb_cs": {"gamma": Beside(1.0, _LONG)},
         "uniform": {},
         "weighted": {"replacement": True},
     },

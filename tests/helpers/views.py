@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsim.common.plugins import build
 from fedsim.common.units import US
-from fedsim.engine.selector import Clients, Facts, Selector, State, View, checked
+from fedsim.engine.selector import Choice, Clients, Facts, Selector, State, View, checked_choice
 
 NEEDED: dict[str, dict[str, Any]] = {"fixed": {"clients": [5, 2, 1, 0, 7]}}
 """Options of selectors that cannot do without."""
@@ -35,6 +35,22 @@ def lookup(values: Any, calls: list[list[int]] | None = None) -> Callable[[Clien
     return find
 
 
+def pairs(values: Any, calls: list[list[int]] | None = None) -> Callable[[Clients], Any]:
+    """Return a function of clients [c] that reads `values` [K, K] by pair of them and notes who was asked."""
+
+    def find(clients: Clients) -> Any:
+        if calls is not None:
+            calls.append(clients.tolist())
+        return np.asarray(values)[np.ix_(clients, clients)]
+
+    return find
+
+
+def remembered(rows: Any) -> dict[str, Callable[[Clients], Any]]:
+    """Return the fields of a view that ask for updates `rows` [K, P]; a row of NaN is one that the server lacks."""
+    return {"update_norms": lookup(np.linalg.norm(rows, axis=1)), "update_products": pairs(rows @ rows.T)}
+
+
 def view(n: int = 12, candidates: Iterable[int] | None = None, **changed: Any) -> View:
     """Return a view of `n` clients of which nothing was heard yet; `n_samples` and `about` may be named too.
 
@@ -47,7 +63,8 @@ def view(n: int = 12, candidates: Iterable[int] | None = None, **changed: Any) -
     none, zero, unknown = (np.full(n, value) for value in (-1, 0, np.nan))
     columns = dict.fromkeys(("last_step", "last_dispatch", "last_duration_us", "last_staleness"), none)
     columns |= dict.fromkeys(("dispatched", "received", "lost"), zero)
-    columns |= dict.fromkeys(("last_loss", "last_loss_rms", "last_batch_rms", "accuracy"), unknown)
+    losses = ("last_loss", "last_train_loss", "last_loss_rms", "last_batch_rms")
+    columns |= dict.fromkeys((*losses, "accuracy"), unknown)
     columns |= {name: np.asarray(changed.pop(name)) for name in list(changed) if name in columns}
     columns |= {"busy": np.asarray(changed.pop("busy", np.zeros(n, dtype=bool)))}
     given = {
@@ -60,6 +77,8 @@ def view(n: int = 12, candidates: Iterable[int] | None = None, **changed: Any) -
         "deadline_us": 60 * US,
         "expected_us": lookup((np.arange(n) + 1) * US),
         "ask_losses": lookup(1 + np.arange(n) / n),
+        "update_norms": lookup(unknown),
+        "update_products": pairs(np.full((n, n), np.nan)),
     }
     for array in (*columns.values(), given["candidates"], known.n_samples, known.label_counts):
         array.setflags(write=False)
@@ -88,7 +107,9 @@ def used_view(n: int = 12, step: int = 7, seed: int = 0, **changed: Any) -> View
         "step": step,
     }
     columns["last_dispatch"] = np.where(columns["dispatched"] > 0, columns["last_step"], -1)
-    return view(n, **columns | changed)
+    columns["last_train_loss"] = columns["last_loss_rms"] * draw.uniform(0.5, 1, size=n)
+    rows = np.where(used[:, None], draw.normal(size=(n, 5)) * draw.uniform(0.1, 3, size=(n, 1)), np.nan)
+    return view(n, **columns | remembered(rows) | changed)
 
 
 def make(name: str, **options: Any) -> Selector:
@@ -101,10 +122,18 @@ def choose(
     selector: str | Selector, seen: View, k: int, seed: int = 0, state: State | None = None
 ) -> tuple[list[int], State]:
     """Return whom a selector chooses, checked, and its state afterwards."""
+    choice, after = stated(selector, seen, k, seed, state)
+    return choice.clients.tolist(), after
+
+
+def stated(
+    selector: str | Selector, seen: View, k: int, seed: int = 0, state: State | None = None
+) -> tuple[Choice, State]:
+    """Return whom a selector chooses with which probabilities, checked, and its state afterwards."""
     built = make(selector) if isinstance(selector, str) else selector
     before = built.start() if state is None else state
     chosen, after = built.select(seen, k, np.random.default_rng([seed, 1]), before)
-    return checked(chosen, seen, k).tolist(), after
+    return checked_choice(chosen, seen, k), after
 
 
 def shares(selector: Selector, seen: View, k: int, draws: int = 3000) -> Any:
@@ -113,7 +142,7 @@ def shares(selector: Selector, seen: View, k: int, draws: int = 3000) -> Any:
     rng = np.random.default_rng(17)
     for _ in range(draws):
         chosen, _ = selector.select(seen, k, rng, selector.start())
-        count[chosen] += 1
+        count[checked_choice(chosen, seen, k).clients] += 1
     return count / draws
 
 

@@ -16,7 +16,7 @@ from fedsim.algorithms.selection.parts.draws import highest, lowest, part, propo
 from fedsim.algorithms.selection.parts.durations import durations_us, known_us
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
-from fedsim.engine.selector import Selector, View
+from fedsim.engine.selector import Selector, View, checked_choice
 from views import after_jobs, choose, lookup, make, shares, view
 
 SIZES = np.array([10, 20, 30, 40])
@@ -31,8 +31,9 @@ def rounds(
     for _ in range(count):
         who = np.flatnonzero(draw.random(n) < there)
         seen = after_jobs(seen, chosen[-1] if chosen else [], candidates=who if len(who) else np.arange(n))
-        picked, state = selector.select(seen, min(k, len(seen.candidates)), draw, state)
-        chosen.append(picked.tolist())
+        k_now = min(k, len(seen.candidates))
+        picked, state = selector.select(seen, k_now, draw, state)
+        chosen.append(checked_choice(picked, seen, k_now).clients.tolist())
     return chosen, after_jobs(seen, chosen[-1])
 
 

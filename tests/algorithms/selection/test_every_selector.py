@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.plugins import build, names, summary
 from fedsim.common.units import US
-from fedsim.engine.selector import Selector, State, View, checked, proposed
+from fedsim.engine.selector import Choice, Need, Selector, State, View, checked, checked_choice, proposed
 from fedsim.worlds.trace import Trace
 from fedsim.worlds.world import World
-from views import NEEDED, choose, lookup, make, used_view, view
+from views import NEEDED, choose, lookup, make, pairs, stated, used_view, view
 
 RECORDED = {"replayed"}  # bound to the instants and candidates of one run: any other view is an error
 SELECTORS = [name for name in names("selector") if name not in RECORDED]
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "availability_forecast": [{"prefer": "leaving", "ahead": "2h"}],
     "biased": [{"by": "label", "labels": [1, 3]}, {"by": "region", "values": ["west"]}, {"by": "speed"}],
+    "divfl": [{"share": 0.3}, {"distance": "squared"}],
+    "f3ast": [{"b": 0.3, "initial": "samples"}, {"initial": "equal"}],
     "fedcs": [{"deadline": "5s", "upload_share": 0.5}],
     "longest_absent": [{"since": "dispatched"}],
     "loss_based": [{"variant": "afl"}],
@@ -34,10 +36,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"fairness": 0.5, "barred_after": 2},
         {"exploration": 0.0, "exploration_floor": 0.0, "pacer": 1},
     ],
+    "optimal_sampling": [{"by": "losses", "weights": "uniform"}, {"floor": 0.0}],
     "power_of_choice": [{"losses": "reported", "d": 4}],
     "quota": [{"group": "label", "floor": 1.0}, {"group": "region"}],
     "refl": [{"forecast": "trace"}, {"variant": "released", "forecast": "trace"}, {"adaptive": True}],
     "tifl": [{"policy": "static"}, {"tiers": 2, "credits": 1, "interval": 1, "t_max": "40s"}],
+    "ucb_cs": [{"gamma": 1.0}],
     "weighted": [{"replacement": True}],
 }
 CASES = [(name, options) for name in SELECTORS for options in ({}, *OPTIONS.get(name, []))]
@@ -52,7 +56,10 @@ LOCAL = [  # what is known of clients that are not there makes no difference to 
     "loss_based",
     "fedcs",
     "biased",
+    "optimal_sampling",
+    "f3ast",
 ]
+RATES = ["f3ast"]  # their docstrings say that they state rates in the long run
 QUICK = settings(max_examples=15, deadline=None)
 
 
@@ -215,16 +222,93 @@ def test_only_the_declared_use_labels() -> None:
 
 
 def test_only_the_declared_use_losses_and_accuracies() -> None:
-    blank = np.full(10, np.nan)
+    blank, no_pairs = np.full(10, np.nan), pairs(np.full((10, 10), np.nan))
     for name, options in CASES:
         selector, seen = make(name, **options), used_view(10)
         deaf = replace(
-            seen, last_loss=blank, last_loss_rms=blank, last_batch_rms=blank, ask_losses=lookup(blank)
+            seen,
+            last_loss=blank,
+            last_train_loss=blank,
+            last_loss_rms=blank,
+            last_batch_rms=blank,
+            ask_losses=lookup(blank),
         )
-        blind = replace(seen, accuracy=blank)
-        for need, other in (("losses", deaf), ("accuracy", blind)):
+        without: dict[Need, View] = {
+            "losses": deaf,
+            "accuracy": replace(seen, accuracy=blank),
+            "norms": replace(seen, update_norms=lookup(blank)),
+            "updates": replace(seen, update_products=no_pairs),
+        }
+        for need, other in without.items():
             same = chosen_by(selector, other) == chosen_by(selector, seen)
-            assert same or need in selector.needs, (name, need)
+            declared = need in selector.needs or (need == "norms" and "updates" in selector.needs)
+            assert same or declared, (name, need)
+
+
+def test_the_need_of_updates_has_an_effect() -> None:
+    seen = used_view(10)
+    blind = replace(
+        seen, update_norms=lookup(np.full(10, np.nan)), update_products=pairs(np.full((10, 10), np.nan))
+    )
+    for name, options in CASES:
+        if {"norms", "updates"} & (selector := make(name, **options)).needs:
+            assert chosen_by(selector, blind) != chosen_by(selector, seen), name
+
+
+# Inclusion probabilities
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_a_stated_probability_is_how_often_the_client_is_chosen(selector: Selector, step: int) -> None:
+    """From the same view and state, over many draws; what is not stated is NaN in each of them."""
+    seen = shown(selector, used_view(12, 7, candidates=np.arange(1, 9)) if step else view(12, range(1, 9)))
+    if step:  # some are alike: their ties are drawn
+        alike = np.where(seen.last_duration_us < 0, -1, 30 * US * (1 + seen.last_duration_us // (45 * US)))
+        seen = replace(seen, last_duration_us=alike, last_step=np.minimum(seen.last_step, 3))
+    state = stated(selector, replace(seen, step=max(step - 1, 0)), 3)[1] if step else selector.start()
+    said, count, sizes, draws = np.full((2, 12), np.nan), np.zeros(12), set[int](), 1500
+    for seed in range(draws):
+        choice, _ = stated(selector, seen, 3, seed, state)
+        if np.isnan(choice.inclusion).all() or is_rate(selector):
+            return
+        count[choice.clients] += 1
+        sizes.add(len(choice))
+        for row, better in zip(said, (np.fmin, np.fmax), strict=True):
+            row[choice.clients] = better(row[choice.clients], choice.inclusion)
+    known = ~np.isnan(said[0])
+    np.testing.assert_allclose(said[0][known], said[1][known], rtol=1e-9)
+    error = np.sqrt(said[0] * (1 - said[0]) / draws)
+    assert (abs(count / draws - said[0]) <= 5 * error + 1e-9)[known].all(), (count / draws, said[0])
+    if (known == (count > 0)).all():
+        assert said[0][known].sum() == pytest.approx(
+            count.sum() / draws, rel=1e-9 if len(sizes) == 1 else 0.03
+        )
+
+
+def is_rate(selector: Selector) -> bool:
+    return any(selector.select.__qualname__.startswith(f"{name}.") for name in RATES)
+
+
+@pytest.mark.parametrize(
+    ("inclusion", "message"),
+    [
+        ([0.5], r"each of its 2 clients, it stated float64 of shape \[1\]"),
+        ([0.5, 0.0], "above 0 and at most 1 or NaN, it stated 0.0 for client 5"),
+        ([1.5, 0.5], "it stated 1.5 for client 2"),
+        ([True, True], "it stated bool of shape"),
+    ],
+)
+def test_probabilities_that_are_none_are_refused(inclusion: list[Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        checked_choice(Choice(np.array([2, 5]), np.array(inclusion)), view(8, [2, 5]), 2)
+
+
+def test_clients_without_a_choice_have_unknown_probabilities() -> None:
+    seen = view(8, [2, 5])
+    assert np.isnan(checked_choice(np.array([5, 2]), seen, 2).inclusion).all()
+    one = checked_choice(Choice(np.array([5]), np.array([np.nan])), seen, 2)
+    assert one.clients.tolist() == [5]
+    assert np.isnan(one.inclusion).all()
 
 
 @pytest.mark.parametrize(

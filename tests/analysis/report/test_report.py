@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 
 from fedsim import analysis
 from fedsim.analysis.drawing.picture import COLOURS
+from fedsim.analysis.report.report import run_document
 from fedsim.cli.main import app
 from fedsim.cli.report import report as report_command
 from fedsim.common.errors import RunError
 from pages import Page
+from small import run, small
 from synthetic_runs import US, evals_table, jobs_table, steps_table, world_table, write_run
 
 HORIZON_US = 7200 * US
@@ -358,3 +360,29 @@ def test_unseen_clients_have_a_section_if_there_are_some(tmp_path: Path, single:
         ("ditto", "adapted", 5, 75.0),
     ]
     assert "unseen" not in analysis.run_document(analysis.open_all(folders[2:])).tables
+
+
+def test_choices_are_compared_with_those_of_a_clairvoyant(tmp_path: Path) -> None:
+    """By the same measure for all runs; the fastest are the best where speeds are constant."""
+    calm = {"world": {"scenario": "stragglers", "horizon": "10h"}, "cost": {"payload": 1000}}
+    names = ("uniform", "fastest_first")
+    folders = [run(small(name=name, **calm, selection={"name": name}), tmp_path).folder for name in names]
+    content = run_document(analysis.open_all(folders))
+    found = {row[0]: row for row in content.tables["selection"].rows}
+    assert set(found) == set(names)
+    assert found["fastest_first"][2:4] == (0.0, 0.0)
+    assert found["uniform"][2] > 0
+    assert found["uniform"][4] < found["fastest_first"][4], "uniform chooses more evenly"
+    picture = content.figures["selection-regret"].draw()
+    assert "fastest_first ends at 0.000" in picture.alt
+    assert [key.label for key in picture.keys] == list(names)
+    alone = page_of(folders[1])
+    assert "No choice could have been faster among its candidates." in alone.text
+    assert "selection-regret" not in figures(alone)
+
+
+def test_a_report_says_why_choices_are_not_compared(tmp_path: Path) -> None:
+    folder = run(small(cost={"payload": "5 MB", "reference_flops": 1000.0}), tmp_path).folder
+    assert "Not shown: cost.reference_flops: times depend" in page_of(folder).text
+    (folder / "clients.parquet").unlink()
+    assert "reference_flops: times" not in page_of(folder).text

@@ -27,7 +27,7 @@ def filled(folder: Path, jobs: int = 7) -> Recorder:
     job_table = JobTable(4)
     recorder = Recorder(folder, np.array([1, 2, 3]), job_table)
     for number in range(jobs):
-        row = job_table.open_one((number, 2, 0, 1), 0, 10, (20, 30, 40, True, 0, 5, 6))
+        row = job_table.open_one((number, 2, 0, 1), 0, 10, (20, 30, 40, True, 0, 5, 6), 0.25)
         job_table.end([row], "aggregated", 3)
         step = {"step": number, "time_us": 40, "cause": "full", "updates": 1, "status": "applied", "waits": 1}
         rest = dict.fromkeys(("lost", "late", "nonfinite", "online", "in_flight", "mean_staleness"), 0)
@@ -64,6 +64,7 @@ def test_tables_hold_the_recorded_rows(tmp_path: Path) -> None:
         "computing_us": 10,
         "share": 1.0,
         "attempt": 0,
+        "inclusion": 0.25,
     }
     evals = pq.read_table(tmp_path / "run" / "evals.parquet").to_pylist()
     assert [(e["client"], e["accuracy"]) for e in evals] == [(0, 0.25), (2, 1.0)]

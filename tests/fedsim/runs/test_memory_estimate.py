@@ -39,6 +39,20 @@ def test_the_parts_add_up() -> None:
     assert found["data"] == 10**6
 
 
+def test_updates_for_a_selector_cost_a_history_more() -> None:
+    both = replace(SPEC, updates=HistoryPlan(10, 1000))
+    plain, more = (Footprint(spec, sync(10), data_bytes=0, trace_bytes=0, workers=0) for spec in (SPEC, both))
+    assert more.parts()["history"] == 2 * plain.parts()["history"]
+    assert more.parts()["gram"] == 3 * 1010**2 * 8, "two blocks of the rule, one of the selector"
+    saved = dict(more.savings())
+    assert saved["memory.history = 'bfloat16'"] == 2 * dict(plain.savings())["memory.history = 'bfloat16'"]
+    assert saved["memory.slots = 500"] > dict(plain.savings())["memory.slots = 500"]
+    on_gpu = replace(more, server=replace(both, device="cuda"))
+    assert on_gpu.on_gpu()["history"] == 2 * 1010 * 4000
+    halved = replace(more, server=replace(both, n_clients=500)).parts()["history"]
+    assert halved == 2 * 510 * 4000, "there are no more updates than clients"
+
+
 def test_every_part_is_on_the_page() -> None:
     page = (Path(__file__).parents[3] / "docs" / "memory.md").read_text(encoding="utf-8")
     for part in set(memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0)) - {"total"}:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -38,6 +39,8 @@ PARENTS: dict[str, dict[str, Any]] = {
     },
     "eventful": EVENTFUL,
     "few at a time": {"selection": {"name": "weighted", "replacement": True}},
+    "diverse": {"selection": {"name": "divfl"}, "algorithm": {"name": "mifa"}},
+    "sampled": {"selection": {"name": "optimal_sampling"}, "memory": {"history": "bfloat16"}},
 }
 
 
@@ -95,6 +98,8 @@ def test_another_rule_meets_the_same_participation_in_the_same_world(
     timing = ["job", "client", "status", "step", "download_us", "compute_us", "end_us", "share", "attempt"]
     ours, theirs = (pq.read_table(f / "jobs.parquet", columns=timing) for f in (child, parents[kind]))
     assert ours.equals(theirs)
+    stated = [pq.read_table(f / "jobs.parquet")["inclusion"].to_numpy() for f in (child, parents[kind])]
+    np.testing.assert_array_equal(*stated)
 
 
 def test_the_eventful_parent_has_what_makes_a_replay_hard(parents: dict[str, Path]) -> None:
@@ -264,7 +269,7 @@ def test_a_record_goes_on_until_its_manifest_or_its_last_job_ends(
         "dispatch_us": [0, S],
         "end_us": [9 * S, 5 * S],
     }
-    pq.write_table(pa.table({**rows, "attempt": [0, 0]}), tmp_path / "jobs.parquet")
+    pq.write_table(pa.table({**rows, "attempt": [0, 0], "inclusion": [0.5, 1.0]}), tmp_path / "jobs.parquet")
     if said is not None:
         (tmp_path / "manifest.json").write_text(said)
     replayed = build("selector", "replayed", {}, jobs=tmp_path / "jobs.parquet")

@@ -46,6 +46,7 @@ def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
         "evals.parquet",
         "model.safetensors",
         "world.parquet",
+        "clients.parquet",
     }
     found = manifest(result.folder)
     assert found["status"] == "done"

@@ -75,8 +75,17 @@ def test_defaults_describe_the_clients_of_the_call() -> None:
     assert stack.participations.tolist() == [2, 2, 1]
     assert stack.online.tolist() == [True, True, False]
     assert np.isnan(stack.losses).all()
+    assert np.isnan(stack.inclusion).all()
     combine(SPY, ROWS, losses=None, ages=[0, 0, 1], participations=[1, 4, 2])
     assert SEEN.pop().n_seen == 2
+
+
+def test_probabilities_of_choices_reach_the_rule_in_its_order() -> None:
+    combine(SPY, ROWS, losses=None, ages=[1, 0, 0], inclusion=[0.25, np.nan, 1.0])
+    np.testing.assert_array_equal(SEEN.pop().inclusion, [np.nan, 1.0, 0.25])
+    for wrong, message in (([0.5, 0.0, 1.0], "row 1: expected a probability"), ([0.5], "expected 3 values")):
+        with pytest.raises(ConfigError, match=f"argument 'inclusion'.*{message}"):
+            combine(SPY, ROWS, losses=None, inclusion=wrong)
 
 
 def test_weights_by_block_move_each_block() -> None:

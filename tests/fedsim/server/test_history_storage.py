@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError
 from fedsim.config.run import MemorySection
-from fedsim.server.history_storage import HistoryPlan, HistorySize, choose
+from fedsim.server.history_storage import HistoryPlan, HistorySize, choose, choose_together
 
 SIZE = HistorySize(present=10, remembered=1000, columns=500, layers=2)
 GRAM = 2 * 8 * 1010**2
@@ -106,3 +106,38 @@ def test_a_plan_says_what_it_is() -> None:
     assert choose(SIZE).words() == "1,000 remembered rows in float32 on the server's device"
     capped = choose(SIZE, slots=7, wish="host_bfloat16", device="cuda")
     assert capped.words() == "7 remembered rows in bfloat16 on the host, the oldest given up for new ones"
+
+
+# Two histories of one server
+
+OTHER = HistorySize(present=10, remembered=200, columns=500, layers=1)
+
+
+@given(budget=st.none() | st.integers(10**5, 3 * 10**7), slots=st.none() | st.integers(1, 2000))
+def test_one_history_is_planned_as_it_is_alone(budget: int | None, slots: int | None) -> None:
+    assert choose_together([SIZE], budget=budget, slots=slots) == [choose(SIZE, budget=budget, slots=slots)]
+
+
+@given(budget=st.integers(2 * 10**5, 3 * 10**7), slots=st.none() | st.integers(1, 2000))
+def test_two_share_a_rung_and_fit_together(budget: int, slots: int | None) -> None:
+    first, second = choose_together([SIZE, OTHER], budget=budget, slots=slots)
+    assert first.rung == second.rung
+    rows = first.row_bytes(500) + second.row_bytes(500)
+    assert rows + first.gram_bytes(2) + second.gram_bytes(1) <= budget
+    most = max(first.remembered, second.remembered)
+    assert second.remembered == min(OTHER.remembered, most)
+    for plan, size in ((first, SIZE), (second, OTHER)):
+        assert plan.present == size.present
+        assert plan.capped == (plan.remembered < size.remembered)
+    again = choose_together([SIZE, OTHER], wish=first.rung, slots=first.remembered if first.capped else None)
+    assert again == [first, second], "the rung and the slots alone give the same plans"
+
+
+def test_a_rule_without_memory_leaves_all_room_to_the_selector() -> None:
+    forgetful = HistorySize(present=10, remembered=0, columns=500, layers=0)
+    both, alone = choose_together([forgetful, SIZE], budget=HALF + GRAM), choose(SIZE, budget=HALF + GRAM)
+    assert both[0].remembered == 0
+    assert alone.remembered * 0.95 <= both[1].remembered <= alone.remembered
+    tiny = HistorySize(present=1, remembered=9, columns=500, layers=0)
+    with pytest.raises(ConfigError, match="memory: expected room for a remembered row of the rule and one"):
+        choose_together([tiny, tiny], budget=4 * 500 * 2 + 2 * 500)

@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,9 +29,10 @@ def server(rule: str = "fedavg", **options: object) -> Server:
     return Server(ServerSpec(rule, options, 10, 100, 4, BLOCKS), torch.zeros(P))
 
 
-def arrivals(step: int, clients: list[int], staleness: int = 0) -> StepInput:
+def arrivals(step: int, clients: list[int], staleness: int = 0, **changed: Any) -> StepInput:
     m = len(clients)
     return StepInput(
+        **changed,
         step=step,
         clients=np.array(clients, dtype=np.int64),
         staleness=np.full(m, staleness),
@@ -104,9 +106,9 @@ def test_rules_see_clients_that_are_absent(tmp_path: Path) -> None:
     )
     made = server(f"{seen}:seen")
     first, second = rows(2, 1), rows(2, 2)
-    made.step(arrivals(0, [4, 1]), list(first))
+    made.step(arrivals(0, [4, 1], inclusion=np.array([0.25, 0.5])), list(first))
     made.step(arrivals(1, []), [])
-    made.step(arrivals(2, [7, 1], staleness=2), list(second))
+    made.step(arrivals(2, [7, 1], staleness=2, inclusion=np.array([np.nan, 1.0])), list(second))
     import sys
 
     stack = next(m for n, m in sys.modules.items() if n.endswith("seen") and hasattr(m, "LOG")).LOG[-1]
@@ -118,6 +120,8 @@ def test_rules_see_clients_that_are_absent(tmp_path: Path) -> None:
     assert stack.n_samples.tolist() == [1, 2, 1]
     assert stack.participations.tolist() == [1, 2, 1]
     assert stack.online.tolist() == [False, True, False]
+    np.testing.assert_array_equal(stack.inclusion, [np.nan, 1.0, 0.25])
+    assert stack.inclusion.dtype == np.float64
     assert (stack.step, stack.n_seen, stack.n_clients, stack.total_samples) == (2, 2, 10, 100)
     everything = torch.stack([second[0], second[1], first[0]]).double().numpy()
     for (a, b), gram in zip(BLOCKS, stack.grams, strict=True):

@@ -40,10 +40,12 @@ def test_all_updates_count_unless_it_is_said_how_many_do() -> None:
 
 @pytest.mark.parametrize("present", [None, 4, 3, 1, 0])
 def test_those_that_count_come_before_those_that_are_late(present: int | None) -> None:
-    whole = arrivals(present=present, jobs=np.array([70, 71, 72, 73]))
+    whole = arrivals(
+        present=present, jobs=np.array([70, 71, 72, 73]), inclusion=np.array([0.1, np.nan, 0.3, 1.0])
+    )
     m = 4 if present is None else present
     for part, which in zip(whole.split(), (slice(0, m), slice(m, 4)), strict=True):
-        for name in ("clients", "staleness", "n_samples", "jobs"):
+        for name in ("clients", "staleness", "n_samples", "jobs", "inclusion"):
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[which])
         np.testing.assert_array_equal(part.reports.loss_before, whole.reports.loss_before[which])
         assert part.m == len(part.clients), "all of them count among themselves"
@@ -84,6 +86,7 @@ def test_a_step_records_how_many_counted_and_how_old_they_were() -> None:
 
 def test_what_is_kept_beside_the_rows() -> None:
     notes = arrivals().notes()
+    assert np.isnan(notes.pop("inclusion")).all(), "nobody stated it"
     assert {name: column.tolist() for name, column in notes.items()} == {
         "staleness": [0, 1, 4, 2],
         "n_samples": [10, 20, 30, 40],
@@ -91,6 +94,13 @@ def test_what_is_kept_beside_the_rows() -> None:
         "loss_after": [0.5, 1.5, 2.5, 3.5],
         "accuracy_after": pytest.approx([0.0, 0.1, 0.2, 0.3]),
     }
+
+
+def test_the_probability_of_a_choice_is_kept_beside_the_rows() -> None:
+    stated = np.array([0.5, np.nan, 1.0, 0.25])
+    np.testing.assert_array_equal(arrivals(inclusion=stated).notes()["inclusion"], stated)
+    usable = arrivals(inclusion=stated).usable(np.array([True, False, False, True]))
+    np.testing.assert_array_equal(usable.notes()["inclusion"], stated[[0, 3]])
 
 
 def test_what_is_not_said_of_a_step_is_nothing() -> None:
