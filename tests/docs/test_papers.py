@@ -388,18 +388,23 @@ def test_published_values_are_those_of_the_paper(path: Path) -> None:
 
 STRIDES = {
     "fedfv_table2": 3, "fedlf_table1_fashion": 4, "fedlf_table1_cifar": 76, "fedlf_table2": 27, "fedlf_table3": 13,
-    "fedfv_figure2_mnist": 7, "fedmgda_figure1": 20, "fedmgda_figure5": 3, "qffl_table12_vehicle": 3,
+    "fedfv_figure2_mnist": 7, "fedmgda_figure1": 20, "fedmgda_figure5": 9, "qffl_table12_vehicle": 3,
 }  # fmt: skip
 """Where a table has many rows or a large model, every so many of its cells run."""
+FEWER_CLIENTS = {"fedlf_table1_cifar", "fedlf_table2", "fedlf_table3", "fedmgda_figure1", "fedmgda_figure5"}
+"""Tables of a large model, whose first step is cut to two clients, evaluated on test samples alone."""
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda p: p.stem)
-def test_a_table_runs_at_full_size(path: Path, tmp_path: Path) -> None:
+def test_the_first_step_of_a_table_runs(path: Path, tmp_path: Path) -> None:
     inputs.data_of(str(_cells(path)[0].config.task.name))
-    cells = _cells(path, {"run.stop.steps": 1})[:: STRIDES.get(path.stem, 1)]
+    fewer = {"run.pacing.clients": 2, "run.evaluate": {"clients": 5}} if path.stem in FEWER_CLIENTS else {}
+    cells = _cells(path, {"run.stop.steps": 1, **fewer})[:: STRIDES.get(path.stem, 1)]
     results = simulate([cell.config for cell in cells], out=tmp_path, workers=0)
     assert len(results) == len(cells)
-    assert all(np.isfinite(analysis.open_run(result.folder).final().loss).all() for result in results)
+    for result in results:
+        final = analysis.open_run(result.folder).final()
+        assert np.isfinite(final.loss[final.n > 0]).all()
 
 
 @pytest.mark.parametrize("name", TABLE_SIZES)
