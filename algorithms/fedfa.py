@@ -61,9 +61,7 @@ def fedfa(
         if form == "gfedplat":
             weights = _gfedplat(100 * accuracies, frequencies / (stack.step + 1), beta)
         else:
-            a = shares(np.maximum(-np.log2(shares(accuracies) + 1e-6), 0.0))
-            b = shares(np.maximum(_rarity(frequencies, 1e-5), 0.0))
-            weights = (1 - beta) * a + beta * b
+            weights = _paper(accuracies, frequencies, beta)
         return Direction(over_present(stack, weights))
 
     plain = stateless(direction, Needs(after=True), ["convex"])
@@ -79,6 +77,12 @@ def _accuracies(stack: Stack) -> Floats:
 
 def _rarity(frequencies: Floats, guard: float) -> Floats:
     return np.asarray(-np.log2(1 - frequencies / frequencies.sum() + guard))
+
+
+def _paper(accuracies: Floats, frequencies: Floats, beta: float) -> Floats:
+    by_accuracy = shares(np.maximum(-np.log2(shares(accuracies) + 1e-6), 0.0))
+    by_frequency = shares(np.maximum(_rarity(frequencies, 1e-5), 0.0))
+    return (1 - beta) * by_accuracy + beta * by_frequency
 
 
 def _gfedplat(percent: Floats, frequencies: Floats, beta: float) -> Floats:

@@ -19,7 +19,7 @@ counts with each of them.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 from pydantic import Field
@@ -46,19 +46,23 @@ def fednova(
         raise ConfigError("lr: needed with mu: expected the clients' learning rate, found none")
 
     def weigh(stack: Stack) -> Direction:
-        if stack.local_steps is None:
-            raise RunError(f"step {stack.step}: local_steps: expected the clients' local steps, found none")
-        tau = stack.local_steps[: stack.m].astype(np.float64)
+        tau = _local_steps(stack)
         shares = stack.n_samples[: stack.m] / stack.n_samples[: stack.m].sum()
-        if mu and lr is not None:
-            pull = mu * stack.rates(lr)[: stack.m]
-            weight, effective = (1 - (1 - pull) ** tau) / pull, shares @ tau
-        else:
+        if not mu:
             weight = weight_of_steps(tau, momentum)
-            effective = shares @ weight
-        return Direction(over_present(stack, effective * shares / weight))
+            return Direction(over_present(stack, (shares @ weight) * shares / weight))
+        pull = mu * stack.rates(cast(float, lr))[: stack.m]
+        weight = (1 - (1 - pull) ** tau) / pull
+        return Direction(over_present(stack, (shares @ tau) * shares / weight))
 
     return stateless(weigh)
+
+
+def _local_steps(stack: Stack) -> Floats:
+    """Return τ [m] of the present rows. Raises RunError where it is not known."""
+    if stack.local_steps is None:
+        raise RunError(f"step {stack.step}: local_steps: expected the clients' local steps, found none")
+    return stack.local_steps[: stack.m].astype(np.float64)
 
 
 def weight_of_steps(tau: Floats, momentum: float) -> Floats:

@@ -57,12 +57,14 @@ def inverse_rates(
     if rate == "known":
         return 1 / np.maximum(_stated(stack), least), state
     before, after = _with_step(stack, state, clients, cutoff)
-    if rate == "count":
-        shares = after["uses"][clients] / (stack.step + 1)
-    else:
-        counted = before["intervals"] > 0
-        shares = np.where(counted, before["intervals"], 1) / np.where(counted, before["elapsed"], 1)
+    shares = after["uses"][clients] / (stack.step + 1) if rate == "count" else _by_intervals(before)
     return 1 / np.maximum(shares, least), after
+
+
+def _by_intervals(before: State) -> Floats:
+    """Return the inverse of each client's mean number of steps between uses, 1 before the first interval."""
+    counted = before["intervals"] > 0
+    return np.where(counted, before["intervals"], 1) / np.where(counted, before["elapsed"], 1)
 
 
 def _stated(stack: Stack) -> Floats:

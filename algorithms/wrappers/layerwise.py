@@ -27,11 +27,7 @@ def layerwise(
     rule: Algorithm, *, merging: bool = True, zero_tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-4
 ) -> Algorithm:
     """Run the rule layer by layer; `zero_tolerance` is the relative norm below which a block is joined."""
-    refuse_columns(rule, "it treats each parameter by itself already, whatever its layer")
-    if rule.needs.gram == "none":
-        raise ConfigError("the rule uses no inner products: its weights would be the same in every layer")
-    if rule.needs.gram == "blocks":
-        raise ConfigError("the rule works layer by layer already")
+    _check_rule(rule)
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
         directions: dict[int, Direction] = {}
@@ -51,6 +47,15 @@ def layerwise(
         return replace(directions[0], weights=weights_by_block(parts), diagnostics=diagnostics), after
 
     return replace(rule, weigh=weigh, needs=replace(rule.needs, gram="blocks"), init=dict)
+
+
+def _check_rule(rule: Algorithm) -> None:
+    """Refuse a rule whose weights cannot differ by layer, or do already."""
+    refuse_columns(rule, "it treats each parameter by itself already, whatever its layer")
+    if rule.needs.gram == "none":
+        raise ConfigError("the rule uses no inner products: its weights would be the same in every layer")
+    if rule.needs.gram == "blocks":
+        raise ConfigError("the rule works layer by layer already")
 
 
 def _own(rule: Algorithm, state: State, first: int) -> State:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fedsim.analysis.drawing.picture import Key, Picture, arm_keys, from_zero, panels, time_unit
@@ -10,6 +13,9 @@ from fedsim.analysis.opening.run import Run
 from fedsim.analysis.plots.bands import draw_band, over_steps
 from fedsim.analysis.statistics.observatory import KINDS, angles_deg, over_time, recorded
 from fedsim.common.errors import FolderError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COUNTS_LABELS = ("pairs in\nconflict, %", "updates against\nthe step, %", "largest\nangle, °")
 _COUNTS_CAPTION = (
@@ -79,14 +85,18 @@ def conflict_angles(run: Run) -> Picture:
         draw_band(axes[1], x, low, middle, high, index)
         mean, angle = np.average(share, weights=rows.rows), rows.angle_deg.median()
         words.append(f"{kind}: {mean:.1f} % of updates against it, median angle {angle:.1f}°")
+    _label_angles(axes, unit)
+    figure.align_ylabels(axes)
+    alt = f"Two line charts of updates of the step against its direction. {'; '.join(words)}."
+    return Picture(figure, alt, _ANGLES_CAPTION, _keys("absent" in set(conflicts.kind)))
+
+
+def _label_angles(axes: Sequence[Axes], unit: str) -> None:
     axes[0].set_ylabel("updates against\nthe step, %", fontsize=9)
     from_zero(axes[0])
     axes[1].axhline(90, color="#808080", linewidth=0.8)
     axes[1].set_ylabel("angle to the\ndirection, °", fontsize=9)
     axes[1].set_xlabel(f"virtual time, {unit}", fontsize=9)
-    figure.align_ylabels(axes)
-    alt = f"Two line charts of updates of the step against its direction. {'; '.join(words)}."
-    return Picture(figure, alt, _ANGLES_CAPTION, _keys("absent" in set(conflicts.kind)))
 
 
 def _keys(absent: bool) -> tuple[Key, ...]:

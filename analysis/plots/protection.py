@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsim.analysis.drawing.picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.observatory import by_client, recorded
 from fedsim.common.errors import FolderError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MOST = 2000
 
@@ -39,10 +42,13 @@ def protection(run: Run) -> Picture:
     axes[1].set_xlabel("steps in which the client was present", fontsize=9)
     whole_numbers(axes[1].xaxis)
     figure.align_ylabels(axes)
+    return Picture(figure, _alt(clients), _CAPTION)
+
+
+def _alt(clients: pd.DataFrame) -> str:
     protected = int((clients.protected_steps > 0).sum())
-    alt = (
+    return (
         f"Two scatter plots of clients by the steps in which they were present. {protected} of {len(clients)} clients"
         f" had a weight while absent, on average {clients.absent_weight_percent.mean():.2f} % of a step's weights;"
         f" on average {clients.against_percent.mean():.1f} % of a client's updates were against the direction."
     )
-    return Picture(figure, alt, _CAPTION)

@@ -79,15 +79,17 @@ def _history(run: Run, prefix: str) -> Block:
     return Figure(f"{prefix}memory", partial(memory_over_time, run))
 
 
+_NO_CONFLICTS = (
+    "No conflicts are known: the rule needs no inner products of updates, and none were recorded."
+    f" Run it with {observatory.SETTING} to see them."
+)
+
+
 def _conflicts(run: Run, prefix: str) -> Iterator[Block]:
     yield Heading("Conflicts", 3)
     seen = run.frame("steps")
     if not (seen.model_conflicts >= 0).any() and not len(run.conflicts):
-        yield Text(
-            "No conflicts are known: the rule needs no inner products of updates, and none were recorded."
-            f" Run it with {observatory.SETTING} to see them.",
-            "note",
-        )
+        yield Text(_NO_CONFLICTS, "note")
         return
     drawn: list[tuple[str, Callable[[Run], Picture]]] = [("conflict-counts", conflict_counts)]
     if len(run.conflicts):

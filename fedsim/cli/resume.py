@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,16 +45,16 @@ def resume(
     from fedsim.runs.resume import resume as continue_run
     from fedsim.runs.simulate import in_turn
 
-    arms = arms_in(folder)
-    if arms is None:
+    if (arms := arms_in(folder)) is None:
         check_unfinished(folder)
-    elif step is not None:
-        raise ConfigError(f"--step: it is for one run, and {folder} holds several: name the folder of one")
-    runs = [folder] if arms is None else [folder / name for name in _unfinished(folder, arms)]
-    for run in runs:
-        if changes := _changed(run):
-            warning = "its results may differ from an uninterrupted run's"
-            say(f"{run}: changed since it started: {changes}; {warning}")
+        runs = [folder]
+    else:
+        if step is not None:
+            raise ConfigError(
+                f"--step: it is for one run, and {folder} holds several: name the folder of one"
+            )
+        runs = [folder / name for name in _unfinished(folder, arms)]
+    _warn_of_changes(runs)
 
     with training(options, command_line("resume", folder, groups=(options,))) as trained:
         others = {"step": step, "watch": trained, **options.arguments()}
@@ -109,6 +110,13 @@ def fork(
     Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(branched.folder)))
 
 
+def _warn_of_changes(runs: Sequence[Path]) -> None:
+    for run in runs:
+        if changes := _changed(run):
+            warning = "its results may differ from an uninterrupted run's"
+            say(f"{run}: changed since it started: {changes}; {warning}")
+
+
 def _over(new: NewRun, parent: Path, name: str | None) -> NewRun:
     """Return the options with `force` if the fork does not exist yet: what lies there later is the command's own."""
     from fedsim.records.manifest import read_manifest
@@ -148,12 +156,15 @@ def verify(
     verdicts = repeat(run, steps=_steps(steps), workers=count, device=device)
     for verdict in verdicts:
         say(f"{verdict.table:10} {verdict.rows:>9,} rows  {verdict.difference or 'the same'}")
-    differing = [verdict.table for verdict in verdicts if verdict.difference]
-    if differing:
-        changes = _changed(run)
-        since = f"; changed since it started: {changes}" if changes else ""
-        raise RunError(f"{run}: it does not repeat: {', '.join(differing)}{since}")
+    if differing := [verdict.table for verdict in verdicts if verdict.difference]:
+        raise _not_repeated(run, differing)
     say(f"{run}: repeated, bit for bit")
+
+
+def _not_repeated(run: Path, tables: Sequence[str]) -> RunError:
+    changes = _changed(run)
+    since = f"; changed since it started: {changes}" if changes else ""
+    return RunError(f"{run}: it does not repeat: {', '.join(tables)}{since}")
 
 
 def _steps(text: str | None) -> tuple[int, int] | None:

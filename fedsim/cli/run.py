@@ -52,18 +52,8 @@ def run(
     Several seeds (--seeds 5) or values of a key (--set algorithm.alpha=0.1,0.2) make a study of it.
     """
     if cells.seeds is not None or _several_values(new.sets or ()):
-        from fedsim.studies.sweep import sweep
-
         _refuse_for_study(options, resume)
-        running = Running(
-            out=new.out,
-            jobs=cells.jobs or "auto",
-            device=options.device,
-            force=new.force,
-            quiet=options.quiet,
-        )
-        again = command_line("run", config, groups=(new, cells, options))
-        run_cells(sweep(config, new.sets or (), cells.seeds), config.name, running, again)
+        _sweep(config, new, cells, options)
         return
     if cells.jobs is not None:
         raise ConfigError("--jobs: it is for several seeds or values; --workers trains one run in parallel")
@@ -82,6 +72,21 @@ def run(
         )
 
 
+def _sweep(config: Path, new: NewRun, cells: Cells, options: WatchedTraining) -> None:
+    """Run the study of a configuration with several seeds or values."""
+    from fedsim.studies.sweep import sweep
+
+    running = Running(
+        out=new.out,
+        jobs=cells.jobs or "auto",
+        device=options.device,
+        force=new.force,
+        quiet=options.quiet,
+    )
+    again = command_line("run", config, groups=(new, cells, options))
+    run_cells(sweep(config, new.sets or (), cells.seeds), config.name, running, again)
+
+
 @grouped
 def replay(
     parent: Annotated[Path, Argument(help="The folder of a finished run.")],
@@ -94,7 +99,7 @@ def replay(
 ) -> None:
     """Run a changed configuration in the world of a finished run. Change the rule, selector, pacing or cost."""
     from fedsim.cli.observers import training
-    from fedsim.runs.replay import compare_participation, replay_config
+    from fedsim.runs.replay import replay_config
     from fedsim.runs.simulate import simulate
 
     config = replay_config(parent, tuple(new.sets or ()), same_participation=same_participation, name=name)
@@ -106,12 +111,17 @@ def replay(
     folder = trained.results[0].folder
     Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
     if same_participation:
-        participation = compare_participation(parent, folder)
-        if difference := participation.difference:
-            raise RunError(f"{folder}: participation differs from that of {parent}: {difference}")
-        say(
-            f"same participation: {participation.jobs:,} jobs, the same clients, instants, losses and arrivals"
-        )
+        _confirm_participation(parent, folder)
+
+
+def _confirm_participation(parent: Path, folder: Path) -> None:
+    """Say that a replay had the jobs of its parent. Raises RunError that names the first difference."""
+    from fedsim.runs.replay import compare_participation
+
+    participation = compare_participation(parent, folder)
+    if difference := participation.difference:
+        raise RunError(f"{folder}: participation differs from that of {parent}: {difference}")
+    say(f"same participation: {participation.jobs:,} jobs, the same clients, instants, losses and arrivals")
 
 
 def plan(

@@ -7,7 +7,7 @@ import inspect
 import math
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -114,11 +114,8 @@ def checked_options(
         values = options_model(make, tuple(supplied)).model_validate(valid)
     except pydantic.ValidationError as error:
         problems += [_problem(plugin, detail) for detail in error.errors()]
-    problems += [
-        f"{plugin}, option {key!r}: {fault}"
-        for key, value in valid.items()
-        if key != "seed" and value != known[key].default and (fault := _out_of_range(value))
-    ]
+    changed = {key: value for key, value in valid.items() if value != known[key].default}
+    problems += [f"{plugin}, option {key!r}: {fault}" for key, fault in _out_of_ranges(changed)]
     if problems:
         raise ConfigError("\n".join(problems))
     return {key: getattr(values, key) for key in options}
@@ -143,6 +140,13 @@ def _problem(plugin: str, detail: Mapping[str, Any]) -> str:
         return f"{plugin} needs the option {option!r}: it is a parameter of its function, without a default"
     message = in_words(detail["msg"]).removeprefix("Value error, ")
     return f"{plugin}, option {option!r}: {message}, found {shown(detail['input'])}"
+
+
+def _out_of_ranges(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the options, but for seeds, with which arithmetic would overflow or underflow, and their faults."""
+    for key, value in options.items():
+        if key != "seed" and (fault := _out_of_range(value)):
+            yield key, fault
 
 
 def _out_of_range(value: Any) -> str:

@@ -7,7 +7,6 @@ options beside its name, which are checked against the signature of the plug-in'
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -316,14 +315,9 @@ class RunConfig(Section):
         payload_bytes = 4 * parameters if cost.payload is None else cost.payload
         passes = method.passes(train.epochs)
         work = cost.work_formula(flops).work(sizes, payload_bytes, passes, train.epochs, train.batch_size)
-        work = replace(
-            work,
-            download_bytes=work.download_bytes * (1 + len(method.receives)),
-            upload_bytes=work.upload_bytes * (1 + len(method.sends)),
-        )
         steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
         return Costs(
-            work=work,
+            work=work.with_vectors(len(method.receives), len(method.sends)),
             steps=np.maximum(steps, 1),
             epochs=train.epochs,
             seed=self.seed,

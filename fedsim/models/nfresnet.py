@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated
 
@@ -83,13 +83,20 @@ def nfresnet(
             f"model 'nfresnet' needs images [channels, height, width]; this task has samples of shape {in_shape}"
         )
     layers = OrderedDict[str, nn.Module](stem=ScaledConv2d(in_shape[0], stem, 3))
+    layers.update(_residuals(stem, stages, blocks, alpha))
+    layers.update(relu=nn.ReLU(), mean=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
+    layers["out"] = nn.Linear(stages[-1], n_classes)
+    return nn.Sequential(layers)
+
+
+def _residuals(
+    stem: int, stages: Sequence[int], blocks: int, alpha: float
+) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the blocks of all stages and their names."""
     variance = 1.0
     for stage, (before, after) in enumerate(pairwise([stem, *stages]), start=1):
         for block in range(1, blocks + 1):
             width, stride = (before, 1 if stage == 1 else 2) if block == 1 else (after, 1)
             part = Residual(width, after, stride, alpha, math.sqrt(variance))
-            layers[f"stage{stage}_{block}"] = part
+            yield f"stage{stage}_{block}", part
             variance = (variance if part.shortcut is None else 1.0) + alpha**2
-    layers.update(relu=nn.ReLU(), mean=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
-    layers["out"] = nn.Linear(stages[-1], n_classes)
-    return nn.Sequential(layers)

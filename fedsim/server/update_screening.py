@@ -67,16 +67,19 @@ def screen(screening: UpdateScreening, arrivals: StepInput, rows: Rows) -> Scree
     if not long.any():
         return Screened(rows, finite)
     if screening.policy == "stop":
-        i = int(np.argmax(long))
-        raise RunError(
-            f"{_named(arrivals, i)} has norm {norms[i]:.6g}: expected at most {screening.limit:.6g}, the limit of "
-            "[bad_updates], whose policy is 'stop'"
-        )
+        raise _too_long(arrivals, int(np.argmax(long)), norms, screening.limit)
     if screening.policy == "skip_and_record":
         return Screened(rows, finite & ~long)
     factors = np.divide(screening.limit, norms, out=np.ones(len(norms)), where=long).tolist()
     cut = [row if factor == 1.0 else row * factor for row, factor in zip(rows, factors, strict=True)]
     return Screened(cut, finite, int(long.sum()))
+
+
+def _too_long(arrivals: StepInput, i: int, norms: NDArray[np.float64], limit: float) -> RunError:
+    return RunError(
+        f"{_named(arrivals, i)} has norm {norms[i]:.6g}: expected at most {limit:.6g}, the limit of [bad_updates], "
+        "whose policy is 'stop'"
+    )
 
 
 def diverged(problem: str, step: int, rule: str, clients: Ints, rows: Rows) -> RunError:

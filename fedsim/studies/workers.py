@@ -171,16 +171,16 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection, device: Device, given: bytes) -> None:
-    """Run the cells that come through the pipe until it is closed. Exits with the process that started this one."""
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
+    parent.join()
+    os._exit(1)
 
-    def exit_with_parent() -> None:
-        parent.join()
-        os._exit(1)
 
-    threading.Thread(target=exit_with_parent, name="parent", daemon=True).start()
+def _serve(pipe: Connection, device: Device, given: bytes) -> None:
+    """Run the cells that come through the pipe until it is closed. Exits with the process that started this one."""
+    threading.Thread(target=_exit_with_parent, name="parent", daemon=True).start()
     interrupts = Interrupts()
     with interrupts.handled(), suppress(EOFError, OSError, KeyboardInterrupt):
         from fedsim.studies.cell import CellRunner

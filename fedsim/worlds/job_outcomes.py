@@ -28,6 +28,14 @@ class Work:
     lost_in: ArrayLike = 0
     """Index into PHASES; 0 for the whole job."""
 
+    def with_vectors(self, received: int, sent: int) -> Work:
+        """Return the work of jobs that move so many vectors of the model's size beside it, in each direction."""
+        return replace(
+            self,
+            download_bytes=self.download_bytes * (1 + received),
+            upload_bytes=self.upload_bytes * (1 + sent),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:

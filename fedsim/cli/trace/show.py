@@ -50,9 +50,13 @@ def show(
     if png is not None:
         save_picture(analysis.availability_picture(trace, title), png)
     if html is not None:
-        with writing("--html", html):
-            analysis.write_world_page(trace, title, html, classes)
-        say(f"page: {html}")
+        _write_page(trace, title, html, classes)
+
+
+def _write_page(trace: Trace, title: str, html: Path, classes: NDArray[Any] | None) -> None:
+    with writing("--html", html):
+        analysis.write_world_page(trace, title, html, classes)
+    say(f"page: {html}")
 
 
 def counts_of(config: Path, trace: Trace) -> NDArray[Any]:

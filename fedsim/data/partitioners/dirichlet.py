@@ -29,17 +29,21 @@ def dirichlet(
 
     def partition(y: Indices, n_classes: int, n_clients: int, rng: np.random.Generator) -> list[Indices]:
         least = n_classes if min_samples is None else min_samples
-        if len(y) < n_clients * least:
-            raise DataError(
-                f"{len(y)} samples cannot give {n_clients} clients min_samples = {least} each; "
-                f"use at most {len(y) // least} clients or a smaller min_samples"
-            )
+        _check_enough(len(y), n_clients, least)
         members = [rng.permutation(np.flatnonzero(y == label)) for label in range(n_classes)]
         counts = _counts([len(m) for m in members], n_clients, alpha, least, tries, rng)
         pieces = map(cut, members, counts)
         return [np.concatenate(of_client) for of_client in zip(*pieces, strict=True)]
 
     return partition
+
+
+def _check_enough(samples: int, n_clients: int, least: int) -> None:
+    if samples < n_clients * least:
+        raise DataError(
+            f"{samples} samples cannot give {n_clients} clients min_samples = {least} each; "
+            f"use at most {samples // least} clients or a smaller min_samples"
+        )
 
 
 def _counts(

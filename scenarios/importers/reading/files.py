@@ -271,16 +271,24 @@ def availability(
     n, kinds = about.num_rows, ["online"] * len(windows.client)
     client, start, end = windows.client, windows.start_us, windows.end_us
     if windows.known is not None:
-        first, last = (np.broadcast_to(np.asarray(a, np.int64), n) for a in windows.known)
-        client = np.concatenate([client, np.arange(n), np.arange(n)])
-        start = np.concatenate([start, np.zeros(n, np.int64), last])
-        end = np.concatenate([end, first, np.full(n, horizon_us)])
+        client, start, end = _with_unknown(windows, windows.known, n, horizon_us)
         kinds += ["unknown"] * 2 * n
     keep = start < end
     kinds = [kind for kind, kept in zip(kinds, keep.tolist(), strict=True) if kept]
     world: TraceFacts = {"clients": n, "horizon_us": horizon_us, "after_end": after_end, "origin": origin}
     world |= {"periods": None if period_us is None else {"online": period_us}, "about": about}
     return Trace.of(client[keep], start[keep], end[keep], kinds, **world)
+
+
+def _with_unknown(
+    windows: Windows, known: tuple[ArrayLike, ArrayLike], n: int, horizon_us: int
+) -> tuple[Ints, Ints, Ints]:
+    """Return client, start and end of the windows and, behind them, of the times that are not `known`."""
+    first, last = (np.broadcast_to(np.asarray(a, np.int64), n) for a in known)
+    client = np.concatenate([windows.client, np.arange(n), np.arange(n)])
+    start = np.concatenate([windows.start_us, np.zeros(n, np.int64), last])
+    end = np.concatenate([windows.end_us, first, np.full(n, horizon_us)])
+    return client, start, end
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
