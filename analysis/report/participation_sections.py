@@ -27,6 +27,7 @@ from fedsim.analysis.report.document import (
 )
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.tables.group_tables import (
+    ONE_BY_ONE,
     participation_differences,
     run_participation,
     study_participation,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 HEADING = "Fairness against participation"
 _WEIGHTS = (
     "Quartiles are of clients: the first is there least. Of the two means one counts each client once and one each"
-    f" sample once; intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} A correlation says what goes"
+    f" sample once; intervals are 95 % bootstrap intervals over {ONE_BY_ONE}. {FEW_NOTE} A correlation says what goes"
     " together, not what causes what."
 )
 _MOST_GROUPINGS = 4

@@ -185,7 +185,7 @@ def participation_sentence(found: Sequence[Contrast], by: str, counts: set[tuple
 def _doubts(runs: Sequence[Run], pairing: Pairing, comparisons: int) -> Iterator[str]:
     seed = (pairing.runs or runs)[0].manifest.get("seed")
     number = "" if seed is None else f" ({seed})"
-    brackets = "brackets are 95 % intervals over clients"
+    brackets = "brackets are 95 % intervals over clients, taken as independent"
     corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
     yield (
         f"All of this is one seed{number}: {brackets}{corrected}, and another seed, with other data, world and"

@@ -129,6 +129,20 @@ def groupings(frame: pd.DataFrame) -> list[str]:
     return [*known, *more, *(["label"] if any(str(c).startswith(_LABEL) for c in frame) else [])]
 
 
+def label_sets(frame: pd.DataFrame) -> Ints | None:
+    """Return [K] a number for the set of labels that each client of `clients` holds; None without labels.
+
+    Clients with the same set are alike. A client that holds all labels shares its set by no choice of the partition,
+    and has a number of its own.
+    """
+    labels = [c for c in frame.columns if str(c).startswith(_LABEL)]
+    if not labels:
+        return None
+    held = np.asarray(frame[labels] > 0)
+    numbers = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.where(held.all(axis=1), len(frame) + np.arange(len(frame)), numbers)
+
+
 def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFrame:
     """Return one row per group of clients: by a column of `clients`, or by `label`.
 
@@ -137,7 +151,8 @@ def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFr
     that hold a training sample of it; these groups overlap.
 
     Columns: `by`, `group`, `from` and `to` (the range of a column of numbers, else NaN), `clients`, `samples`,
-    `mean_percent` (each client counts once) with its 95 % bootstrap interval over clients `low` and `high`,
+    `mean_percent` (each client counts once) with its 95 % bootstrap interval over clients `low` and `high`, in which
+    clients of one of `label_sets` are drawn together if the frame has labels,
     `mean_over_samples_percent` (each sample counts once), `std_percent` and `min_percent` (over clients). Raises
     ConfigError for an unknown column.
     """
@@ -241,7 +256,12 @@ def _row(
     part: pd.DataFrame, by: str, name: str, values: Sequence[float] | Floats, intervals: bool
 ) -> dict[str, Any]:
     accuracy, n = part["accuracy_percent"].to_numpy(np.float64), part["n"].to_numpy(np.float64)
-    bounds = interval(mean_of(accuracy), len(part), draws=client_draws(len(part))) if intervals else None
+    k = len(part)
+    bounds = (
+        interval(mean_of(accuracy), k, draws=client_draws(k), clusters=label_sets(part))
+        if intervals
+        else None
+    )
     low, high = bounds or (np.nan, np.nan)
     numbers = np.asarray(values, dtype=np.float64)
     return {

@@ -30,6 +30,8 @@ COMPARED: dict[str, Better] = {
     "victims_gap_percent": "nearer zero",
 }
 """Measures by which levels of a study are compared, and which values are better."""
+ONE_BY_ONE = "clients, as if clients with the same labels were independent"
+"""Over what intervals are taken where the labels of clients are not known."""
 _GROUP = "availability"
 _RUN_TITLES = {"groups": "accuracy by group of clients", "losses": "survivors against victims of dropout"}
 _GROUP_HEADINGS = (
@@ -51,6 +53,8 @@ def run_participation(
     run: Run, by: Sequence[str] | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:
     """Return fairness against participation for one run at its last evaluation, with intervals over clients.
+
+    Intervals draw clients one by one; with `label` in `by`, clients with the same set of labels together.
 
     Frames by name: `groups`, `participation.groups` for each of `by`, by default for all columns of `groupings`
     (`label` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises ConfigError for an
@@ -131,7 +135,8 @@ def participation_tables(study: Study, by: str | None = None) -> list[Table]:
 def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
     """Return fairness against participation of a run as tables for the terminal; see `run_participation`."""
     frames = run_participation(run, by)
-    note = f"Intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} "
+    drawn = "sets of clients with the same labels" if "label" in (by or ()) else ONE_BY_ONE
+    note = f"Intervals are 95 % bootstrap intervals over {drawn}. {FEW_NOTE} "
     weights = "Clients: each client counts once; samples: each test sample does."
     tables = []
     for name, title in _RUN_TITLES.items():

@@ -241,3 +241,26 @@ def test_pairing_of_equal_or_few_values() -> None:
     assert found is None
     hand = (a.var() + (2 * a).var()) / a.var()
     assert pairing_factor(a, 2 * a)[0] == pairing_factor(2 * a, a)[0] == pytest.approx(hand)
+
+
+def test_clusters_of_equal_size_have_the_interval_of_their_means() -> None:
+    values = np.random.default_rng(8).normal(size=(6, 4))
+    clusters = np.repeat([7, 3, 9, 1, 5, 2], 4)
+    found = interval(mean_of(values.ravel()), 24, clusters=clusters)
+    order = np.argsort([7, 3, 9, 1, 5, 2])
+    assert found == pytest.approx(interval(mean_of(values.mean(axis=1)[order]), 6))
+    assert interval(mean_of(values[:2].ravel()), 8, clusters=np.repeat([0, 1], 4)) is None
+
+
+def test_blocks_are_small_enough_for_all_observations_of_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, clusters = np.arange(40.0), np.repeat(np.arange(4), 10)
+    whole = interval(mean_of(values), 40, draws=50, clusters=clusters)
+    monkeypatch.setattr(bootstrap, "_NUMBERS_AT_ONCE", 200)
+    sizes = []
+
+    def mean(counts: Floats) -> Floats:
+        sizes.append(counts.size)
+        return mean_of(values)(counts)
+
+    assert interval(mean, 40, draws=50, clusters=clusters) == whole
+    assert max(sizes) == 200
