@@ -26,6 +26,7 @@ from fedsim.analysis.report.document import (
     slugs,
 )
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
+from fedsim.analysis.tables.difference_tables import averaged
 from fedsim.analysis.tables.group_tables import (
     ONE_BY_ONE,
     participation_differences,
@@ -112,7 +113,8 @@ def study_participation_blocks(study: Study) -> Iterator[Block]:
     spread = _over_seeds(study, groups)
     yield Gallery(tuple(_group_figures(study, spread, axis)))
     by = str(groups["by"].iloc[0]).replace("_", " ")
-    caption = f"Accuracy by {by} at the end of the runs: the mean over seeds and its 95 % bootstrap interval"
+    place = f"at the end of the runs{averaged(study)}"
+    caption = f"Accuracy by {by} {place}: the mean over seeds and its 95 % bootstrap interval"
     yield frame_table("participation-groups", caption, spread.drop(columns="by"), _SPREAD)
     yield _measures(study, participation["measures"])
     by_name = {family[0].metric.replace("_", "-"): family for family in families}

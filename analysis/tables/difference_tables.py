@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
+from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired import PairedDifference
 from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
@@ -54,16 +55,26 @@ def on_split(split: str | None) -> str:
     return "" if split is None else f" on the {split} split"
 
 
-def difference_table(differences: Sequence[PairedDifference], split: str | None = None) -> Table:
+def averaged(study: Study) -> str:
+    """Return over which evaluations the runs of a study are averaged, in words; empty if that is one."""
+    return "" if study.last == 1 else f", averaged over the last {study.last} evaluations"
+
+
+def conditions(study: Study) -> str:
+    """Return split and evaluations on which the runs of a study are compared, in words."""
+    return on_split(study.split) + averaged(study)
+
+
+def difference_table(differences: Sequence[PairedDifference], where: str = "") -> Table:
     """Return comparisons at one point as a table for the terminal; its caption explains the numbers.
 
-    `split` is named in the title.
+    `where` ends the title, such as `conditions`.
     """
     first = differences[0]
     table = Table(
         box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(differences))
     )
-    place = f"{PLACES.get(first.at, first.at)}{on_split(split)}"
+    place = f"{PLACES.get(first.at, first.at)}{where}"
     table.title = shown(f"{first.axis}: difference from {first.baseline}, {place}")
     table.caption_justify, table.title_justify = "left", "left"
     for i, heading in enumerate(_HEADINGS):

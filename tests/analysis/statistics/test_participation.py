@@ -372,3 +372,20 @@ def test_sets_of_labels() -> None:
     assert sets[0] == sets[1]
     assert len(set(sets.tolist())) == 5  # those that hold all labels are not alike
     assert label_sets(frame[[]]) is None
+
+
+def test_accuracies_are_means_over_the_last_evaluations(tmp_path: Path) -> None:
+    accuracy = np.array([[0.2, 0.4], [0.3, 0.9], [0.7, 0.8]])
+    made = analysis.open_run(
+        write_run(tmp_path / "run", tables={"evals": evals_table(accuracy)}, virtual_us=None)
+    )
+    assert clients(made)["accuracy_percent"].tolist() == pytest.approx([70, 80])
+    assert clients(made, last=2)["accuracy_percent"].tolist() == pytest.approx([50, 85])
+    with pytest.raises(RunError, match="last: expected 4 evaluations to average, found 3"):
+        clients(made, last=4)
+    other = evals_table(accuracy, n=np.array([[20, 20], [20, 10], [20, 20]]))
+    made = analysis.open_run(write_run(tmp_path / "other", tables={"evals": other}, virtual_us=None))
+    with pytest.raises(
+        RunError, match=r"last: expected the same clients in all evaluations .* found others at step 2"
+    ):
+        clients(made, last=2)
