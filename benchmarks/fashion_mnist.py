@@ -65,7 +65,7 @@ def main() -> None:
         for found in run(world, seed, options.out, options.workers)
     ]
     grouped = pd.DataFrame(rows).groupby(["world", "rule"], sort=False)
-    mean, spread = grouped.mean(), grouped.std(ddof=0)
+    mean, spread = grouped.mean(), grouped.std(ddof=1)
     columns = mean.columns
     print("| world | rule |", " | ".join(columns), "|")
     print("|---|---|" + "---|" * len(columns))

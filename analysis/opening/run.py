@@ -314,6 +314,16 @@ def _config(path: Path) -> dict[str, Any]:
         raise FolderError(f"{path}: cannot be read: {error}") from error
 
 
+def latest(run: Run, evaluations: Sequence[Evaluation], last: int) -> Sequence[Evaluation]:
+    """Return the `last` ones of a run's evaluations. Raises FolderError if there are fewer."""
+    if len(evaluations) < last:
+        raise FolderError(
+            f"{run.folder}: last: expected {last} evaluations to average, found {len(evaluations)}; average fewer, or "
+            "evaluate more often ([evaluate])"
+        )
+    return evaluations[-last:]
+
+
 def _evaluations(evals: pa.Table, split: str) -> Iterator[Evaluation]:
     rows = evals.filter(pc.is_in(evals["split"].cast(pa.string()), value_set=texts([split])))
     if not len(rows):

@@ -12,13 +12,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from fedsim.analysis.opening.results import RESULTS, CellResult, bytes_by, read_results
-from fedsim.analysis.opening.run import Evaluation, Run, open_run
+from fedsim.analysis.opening.run import Evaluation, Run, latest, open_run
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json
 from fedsim.common.paths import as_path
 from fedsim.config.errors import validated
 from fedsim.config.published import PublishedSection
+from fedsim.config.section import Count
 from fedsim.config.study import TuneSection
 from fedsim.records.manifest import MANIFEST
 
@@ -64,7 +65,7 @@ class Study:
     """The levels of each axis, in the order of the file."""
     seeds: tuple[int, ...]
     compare: dict[str, Any]
-    """What to compare: `axis`, `baseline`, `metrics`, `at`, `split`, `group`; each key may be missing."""
+    """What to compare: `axis`, `baseline`, `metrics`, `at`, `last`, `split`, `group`; each key may be missing."""
     cells: tuple[Cell, ...]
     _runs: dict[Path, Run] = field(default_factory=dict, repr=False, compare=False)
     _evaluations: dict[tuple[Path, str], list[Evaluation]] = field(
@@ -81,6 +82,11 @@ class Study:
         """The split that runs are compared on, that of `compare`; None: that of each run's configuration."""
         split: str | None = self.compare.get("split")
         return split
+
+    @property
+    def last(self) -> int:
+        """How many evaluations, up to the point of comparison, a run's metrics are averaged over."""
+        return int(self.compare.get("last", 1))
 
     @property
     def finished(self) -> tuple[Cell, ...]:
@@ -131,6 +137,9 @@ class Study:
             study.baseline(study.axis())
         for point in study.compare.get("at", ()):
             study.require_point(point)
+        last = study.compare.get("last", 1)
+        if not isinstance(last, int) or isinstance(last, bool) or last < 1:
+            raise ConfigError(f"last: expected a whole number of evaluations of at least 1, found {last!r}")
         return study
 
     def require_point(self, at: str) -> None:
@@ -180,8 +189,9 @@ class Study:
         (evaluated). `end` takes each run's last evaluation. The other points compare cells with equal seeds and equal
         levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
         was evaluated exactly, if it lies in the second half of the range that all reached; else the end of that range,
-        where each cell counts with its last evaluation up to there. Raises FolderError for a run that was not
-        evaluated, ConfigError for an unknown point or metric.
+        where each cell counts with its last evaluation up to there. Metrics are means over the `last` evaluations up to
+        the point, the other columns those of the last one. Raises FolderError for a run with too few evaluations,
+        ConfigError for an unknown point or metric.
         """
         import pandas as pd  # imported here: opening a study does not need it
 
@@ -189,18 +199,15 @@ class Study:
         split = split or self.split
         rows: list[dict[str, Any]] = []
         for cells in self._compared(axis):
-            if at != "end":
+            if at != "end" or self.last > 1:
                 for cell in cells:
                     self.run(cell)  # raises an error if its evaluations before the end are gone
             numbers = [self._positions(cell, split) for cell in cells]
             chosen = [len(n) - 1 for n in numbers] if at == "end" else _equal(numbers, _COLUMNS[at])
             for cell, each, i in zip(cells, numbers, chosen, strict=True):
-                evaluation = self.evaluations(cell, split)[i]
                 point = {name: int(each[name].iloc[i]) for name in _COLUMNS.values()}
-                counts = {"clients": int((evaluation.n > 0).sum())}
-                rows.append(
-                    {**cell.levels, "seed": cell.seed, **point, **counts, **evaluation.summary(metrics)}
-                )
+                measured = self._measured(cell, self.evaluations(cell, split)[: i + 1], metrics)
+                rows.append({**cell.levels, "seed": cell.seed, **point, **measured})
         columns = [*self.axes, "seed", *_COLUMNS.values(), "clients", *metrics]
         rows.sort(key=self._place)
         return pd.DataFrame(rows, columns=columns)
@@ -220,6 +227,15 @@ class Study:
             run.final(key[1])  # raises an error that lists the recorded splits
             self._evaluations[key] = run.evaluations(key[1])
         return self._evaluations[key]
+
+    def _measured(
+        self, cell: Cell, evaluations: Sequence[Evaluation], metrics: Sequence[str]
+    ) -> dict[str, float]:
+        """Return how many clients the last evaluation has, and the means of metrics over the `last` ones."""
+        chosen = evaluations[-1:] if self.last == 1 else latest(self.run(cell), evaluations, self.last)
+        each = [evaluation.summary(metrics) for evaluation in chosen]
+        means = {name: float(np.mean([values[name] for values in each])) for name in metrics}
+        return {"clients": int((chosen[-1].n > 0).sum()), **means}
 
     def _place(self, row: dict[str, Any]) -> tuple[int, ...]:
         """Return the sort key of a row: its levels in the order of the file, then its seed."""
@@ -292,6 +308,7 @@ class _Compare(BaseModel):
     baseline: str | None = None
     metrics: list[str] | None = None
     at: list[Point] | None = None
+    last: Count | None = None
     split: str | None = None
     group: str | None = None
 

@@ -9,6 +9,8 @@ from fedsim.analysis.report.document import Column, Table, heading_of
 from fedsim.analysis.statistics.paired import PairedDifference
 from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
 
+_P_VALUES = ("p Holm", "p rank, not corrected", "p sign, not corrected")
+
 
 def difference_block(name: str, differences: Sequence[PairedDifference], study: Study) -> Table:
     """Return comparisons of one metric at one point as a table."""
@@ -25,8 +27,9 @@ def difference_block(name: str, differences: Sequence[PairedDifference], study: 
         Column("t low", 3, signed=True),
         Column("t high", 3, signed=True),
         Column("seeds better, %", 0),
-        *(Column(f"p {test}", 3, least=LEAST_P) for test in ("sign", "rank", "Holm")),
+        *(Column(heading, 3, least=LEAST_P) for heading in _P_VALUES),
         Column("effect size d_z", 2, signed=True),
+        Column("detects (80 %)", 3),
         Column("seeds for 80 %"),
         Column("pairing factor", 2),
     )
@@ -38,6 +41,6 @@ def difference_block(name: str, differences: Sequence[PairedDifference], study: 
 
 def _row(each: PairedDifference, others: Sequence[str]) -> tuple[object, ...]:
     ranges = (*(each.interval or (None, None)), *(each.t_interval or (None, None)))
-    numbers = (each.n, each.mean, *ranges, 100 * each.better, each.sign_p, each.p_value, each.p_holm)
-    size = (each.effect_size, each.seeds_needed, each.pairing_factor)
+    numbers = (each.n, each.mean, *ranges, 100 * each.better, each.p_holm, each.p_value, each.sign_p)
+    size = (each.effect_size, each.detectable, each.seeds_needed, each.pairing_factor)
     return (each.level, *(each.others[axis] for axis in others), *numbers, *size)

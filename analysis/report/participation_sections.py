@@ -26,7 +26,9 @@ from fedsim.analysis.report.document import (
     slugs,
 )
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
+from fedsim.analysis.tables.difference_tables import averaged
 from fedsim.analysis.tables.group_tables import (
+    ONE_BY_ONE,
     participation_differences,
     run_participation,
     study_participation,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 HEADING = "Fairness against participation"
 _WEIGHTS = (
     "Quartiles are of clients: the first is there least. Of the two means one counts each client once and one each"
-    f" sample once; intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} A correlation says what goes"
+    f" sample once; intervals are 95 % bootstrap intervals over {ONE_BY_ONE}. {FEW_NOTE} A correlation says what goes"
     " together, not what causes what."
 )
 _MOST_GROUPINGS = 4
@@ -111,7 +113,8 @@ def study_participation_blocks(study: Study) -> Iterator[Block]:
     spread = _over_seeds(study, groups)
     yield Gallery(tuple(_group_figures(study, spread, axis)))
     by = str(groups["by"].iloc[0]).replace("_", " ")
-    caption = f"Accuracy by {by} at the end of the runs: the mean over seeds and its 95 % bootstrap interval"
+    place = f"at the end of the runs{averaged(study)}"
+    caption = f"Accuracy by {by} {place}: the mean over seeds and its 95 % bootstrap interval"
     yield frame_table("participation-groups", caption, spread.drop(columns="by"), _SPREAD)
     yield _measures(study, participation["measures"])
     by_name = {family[0].metric.replace("_", "-"): family for family in families}

@@ -123,14 +123,16 @@ def against(base: str, level: float | None, few: str = _FEW_CLIENTS, unit: str =
     )
 
 
-def least_participation(run: Run) -> dict[str, tuple[Floats, Floats]]:
+def least_participation(run: Run, last: int = 1) -> dict[str, tuple[Floats, Floats]]:
     """Return the accuracy of the quarter of clients that takes part least, and that of all others, in percent.
+
+    Accuracies are means over the `last` evaluations.
 
     One pair for each measure of `PARTICIPATION` that is known and not the same for all clients. Clients with equal
     values stay together. Empty if the run was not evaluated or its world cannot be read: sections of the report say so.
     """
     try:
-        frame = clients(run)
+        frame = clients(run, last=last)
     except (RunError, TraceError):
         return {}
     accuracy = frame["accuracy_percent"].to_numpy(dtype=np.float64)
@@ -185,7 +187,7 @@ def participation_sentence(found: Sequence[Contrast], by: str, counts: set[tuple
 def _doubts(runs: Sequence[Run], pairing: Pairing, comparisons: int) -> Iterator[str]:
     seed = (pairing.runs or runs)[0].manifest.get("seed")
     number = "" if seed is None else f" ({seed})"
-    brackets = "brackets are 95 % intervals over clients"
+    brackets = "brackets are 95 % intervals over clients, taken as independent"
     corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
     yield (
         f"All of this is one seed{number}: {brackets}{corrected}, and another seed, with other data, world and"

@@ -24,7 +24,7 @@ from fedsim.analysis.report.sentences import listed, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_seed
 from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
 from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
-from fedsim.analysis.tables.difference_tables import PLACES, on_split
+from fedsim.analysis.tables.difference_tables import PLACES, averaged, conditions, on_split
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common.errors import ConfigError, RunError
 
@@ -39,6 +39,10 @@ _WORDS = {
 
 def study_findings(study: Study) -> Iterator[Finding]:
     """Yield what a study says. Raises RunError if a finished run's files cannot be read."""
+    if study.last > 1:
+        study.frame(
+            []
+        )  # raises an error if a run has fewer evaluations, which the sentences below would hide
     seen = _Seen.of(study)
     metrics = _headlines(study)
     families = _families(study, metrics)
@@ -53,7 +57,7 @@ def study_findings(study: Study) -> Iterator[Finding]:
         yield Finding("accuracy", _levels(study, metrics[0]))
     for topic, family in zip(topics, families, strict=False):
         chosen, contrasts = contrasts[: len(family)], contrasts[len(family) :]
-        yield Finding(topic, _compared(family, chosen, study.split))
+        yield Finding(topic, _compared(family, chosen, study))
     if contrasts:
         few = _few(min(len(values) for _, values, _ in gaps))
         yield Finding("participation", participation_sentence(contrasts, by, seen.counts[by], few))
@@ -83,7 +87,7 @@ class _Seen:
             run, name = study.afresh(cell), _combination(study, cell)
             seen.works.setdefault(name, []).append(work_of(run))
             seen.examined[cell.name] = examine(run)
-            for by, (group, others) in least_participation(run).items():
+            for by, (group, others) in least_participation(run, study.last).items():
                 gap = float(group.mean() - others.mean())
                 seen.gaps.setdefault(by, {}).setdefault(name, []).append(gap)
                 seen.counts.setdefault(by, set()).add((len(group), len(group) + len(others)))
@@ -115,14 +119,14 @@ def _families(study: Study, metrics: Sequence[str]) -> list[list[PairedDifferenc
     return some if all(some) else []
 
 
-def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast], split: str | None) -> str:
+def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast], study: Study) -> str:
     first = family[0]
     heading, _, unit = heading_of(first.metric).partition(", ")
     unit = "points" if first.metric.endswith("_percent") else unit
     alone = len({each.where for each in family}) == 1 and first.metric.endswith("_percent")
     level = float(first.baseline_values.mean()) if alone else None
     few = _few(min(each.n for each in family))
-    place = on_split(split) + ("" if first.at == "end" else f" {PLACES[first.at]}")
+    place = on_split(study.split) + ("" if first.at == "end" else f" {PLACES[first.at]}") + averaged(study)
     words = _WORDS.get(first.metric, f"in {heading}")
     clauses = told(contrasts, against(first.baseline, level, few, unit))
     return f"{words[:1].upper()}{words[1:]}{place}, {clauses}."
@@ -144,7 +148,7 @@ def _levels(study: Study, metric: str) -> str:
         for key, part in parts
     ]
     words = _WORDS.get(metric, f"in {heading}")
-    words += on_split(study.split)
+    words += conditions(study)
     return f"{words[:1].upper()}{words[1:]}, the runs end at {listed(ends)}; there is nothing to compare."
 
 

@@ -41,7 +41,7 @@ from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import study_participation_blocks
 from fedsim.analysis.report.report import overview_blocks, report_command, write_report
 from fedsim.analysis.statistics.paired import PairedDifference, differences
-from fedsim.analysis.tables.difference_tables import PLACES, notes, on_split
+from fedsim.analysis.tables.difference_tables import PLACES, conditions, notes
 from fedsim.analysis.tables.published_tables import published_frames
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
@@ -149,7 +149,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     rows += [("runs", ", ".join(f"{n} {status}" for status, n in statuses.items()) or "none")]
     if study.axes:
         axis = study.axis()
-        rows.append(("compared", f"levels of {axis} with {study.baseline(axis)}{on_split(study.split)}"))
+        rows.append(("compared", f"levels of {axis} with {study.baseline(axis)}{conditions(study)}"))
     if tune := study.tune:
         chosen = ", ".join(f"{level} {value}" for level, value in tune.chosen.items())
         seeds = ", ".join(map(str, tune.seeds))
@@ -175,7 +175,7 @@ def _ends(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
     frame = level_frame(study, "end", metrics).drop(columns="at")
     frame["metric"] = frame["metric"].map(heading_of)
     intervals = "95 % bootstrap intervals (of a level by itself: differences are surer, see below)"
-    caption = f"Means over seeds{on_split(study.split)} with {intervals}"
+    caption = f"Means over seeds{conditions(study)}, with {intervals}"
     yield frame_table("ends", caption, frame, columns)
 
 
@@ -219,7 +219,7 @@ def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         return
     yield Text(
         f"Runs with equal seeds see the same data, world, start parameters and minibatches; shown is how much more a"
-        f" level of {axis} has than {base}{on_split(study.split)}, seed by seed.",
+        f" level of {axis} has than {base}{conditions(study)}, seed by seed.",
         "note",
     )
     for at in points_of(study):

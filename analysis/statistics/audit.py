@@ -7,6 +7,7 @@ history would take. It is *reported* if the remembered update has it, and *real*
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +15,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
+from fedsim.analysis.statistics.bootstrap import FEWEST, ends
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 
 AGES = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 """First age of each group of ages, in server steps."""
-LEVEL = 0.95
 _DRAWS = 1000
 _LEAST_CLIENTS = 5
 """Fewest clients for which an interval is given."""
@@ -33,15 +34,19 @@ GROUPS = ("present", "remembered", "unknown")
 def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
     """Return the audits of one or several runs as one frame, with a first column `run` and a last column `group`.
 
+    `run` is the run's label, with a number behind it if several runs have the same one.
+
     Raises FolderError if no run recorded an audit.
     """
     several = [runs] if isinstance(runs, Run) else list(runs)
-    frames = [run.frame("audit").assign(run=run.label) for run in several]
+    shared = {label for label, times in Counter(run.label for run in several).items() if times > 1}
+    names = [f"{run.label} #{i}" if run.label in shared else run.label for i, run in enumerate(several, 1)]
+    frames = [run.frame("audit").assign(run=name) for run, name in zip(several, names, strict=True)]
     audit = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     if audit.empty:
-        names = ", ".join(str(run.folder) for run in several) or "no run"
+        folders = ", ".join(str(run.folder) for run in several) or "no run"
         raise FolderError(
-            f"{names}: there is no audit; record one with [audit] every = 20 in the configuration"
+            f"{folders}: there is no audit; record one with [audit] every = 20 in the configuration"
         )
     group = np.where(audit["present"], GROUPS[0], np.where(audit["age"] >= 0, GROUPS[1], GROUPS[2]))
     return audit.assign(group=group)[["run", *[c for c in audit.columns if c != "run"], "group"]]
@@ -52,7 +57,7 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
     """Return one row per group of ages that occurs, the youngest first; the last group ends at the highest age.
 
     `ages` are the first ages of the groups, in server steps. Columns: `from_age`, `to_age`, `n` (audited updates),
-    `clients`, and each with `_low` and `_high`, a 95 % interval:
+    `clients` (a client of two runs counts twice), and each with `_low` and `_high`, a 95 % interval:
 
     - `cosine` between the remembered update and the true one (mean), `norm_ratio` (geometric mean),
     - `reported`, `real`: shares of updates in conflict,
@@ -61,8 +66,10 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
 
     Present updates have age 0. They differ from the true ones only by the order of minibatches and their staleness, so
     they are the noise floor. A zero update has no cosine and no conflict, and is left out of `cosine`. Ratios with a
-    denominator of 0 are NaN. Intervals are percentiles of a bootstrap over clients, since the updates of one client are
-    alike; they are NaN where fewer than 5 clients have a part in the denominator, such as a real conflict for `recall`.
+    denominator of 0 are NaN. Intervals are expanded percentiles (`bootstrap.ends`) of a bootstrap over clients, since
+    the updates of one client are alike; of several runs, over runs and then over the clients of each drawn run, since
+    the clients of one run share its data, world and models. They are NaN for two runs, and where fewer than 5 clients
+    have a part in the denominator, such as a real conflict for `recall`.
     """
     remembered = audit[audit["age"] >= 0]
     edges = np.array(sorted(set(ages)))
@@ -71,7 +78,7 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
     for i in np.unique(at[at >= 0]).tolist():
         some = remembered[at == i]
         last = edges[i + 1] - 1 if i < at.max() else some["age"].max()
-        counts = {"n": len(some), "clients": some["client"].nunique()}
+        counts = {"n": len(some), "clients": len(_pairs(some)[0])}
         rows.append({"from_age": int(edges[i]), "to_age": int(last)} | counts | _measured(some))
     return pd.DataFrame(rows)
 
@@ -82,12 +89,12 @@ def _measured(some: pd.DataFrame) -> dict[str, float]:
     table = np.nan_to_num(np.stack([np.asarray(c, dtype=np.float64) for c in columns.values()], axis=1))
     names = list(columns)
     whole = _ratios(table.sum(axis=0)[None], names)
-    each = _by_client(table, some["client"].to_numpy())
-    drawn = _ratios(_drawn_sums(each), names)
+    each, runs = _by_client(table, some)
+    drawn = _ratios(_drawn_sums(each, runs), names)
     holders = dict(zip(names, (each > 0).sum(axis=0).tolist(), strict=True))
     measures: dict[str, float] = {}
     for name, value in whole.items():
-        low, high = _interval(drawn[name], min(holders[part] for part in _DIVIDED_BY[name]))
+        low, high = _interval(drawn[name], min(holders[part] for part in _DIVIDED_BY[name]), runs)
         measures |= {name: float(value[0]), f"{name}_low": low, f"{name}_high": high}
     return measures
 
@@ -113,27 +120,40 @@ def _indicators(some: pd.DataFrame) -> dict[str, NDArray[Any]]:
     }
 
 
-def _interval(drawn: Floats, clients: int) -> tuple[float, float]:
-    """Return the interval of `drawn` [draws]; NaN for few clients, or if most draws have no value."""
-    known = drawn[np.isfinite(drawn)]
-    if clients < _LEAST_CLIENTS or len(known) <= _DRAWS // 2:
+def _interval(drawn: Floats, clients: int, runs: Ints) -> tuple[float, float]:
+    """Return the interval of `drawn` [draws] from `clients` of `runs`; NaN for few of them, or for mostly no value."""
+    several = len(np.unique(runs))
+    units = clients if several == 1 else several
+    if clients < _LEAST_CLIENTS or units < FEWEST:
         return np.nan, np.nan
-    low, high = np.percentile(known, (50 * (1 - LEVEL), 100 - 50 * (1 - LEVEL)))
-    return float(low), float(high)
+    return ends(np.where(np.isfinite(drawn), drawn, np.nan), units) or (np.nan, np.nan)
 
 
-def _by_client(table: Floats, clients: np.ndarray) -> Floats:
-    """Return the sums [clients, columns] of the rows of each client."""
-    _, owner = np.unique(clients, return_inverse=True)
-    each = np.zeros((owner.max() + 1, table.shape[1]))
+def _pairs(some: pd.DataFrame) -> tuple[Ints, Ints]:
+    """Return the run, as a number, of each pair [p] of a run and a client, and the pair of each row [n]."""
+    runs = pd.factorize(some["run"])[0] if "run" in some else np.zeros(len(some), dtype=np.int64)
+    pairs, owner = np.unique(np.stack([runs, some["client"].to_numpy()], axis=1), axis=0, return_inverse=True)
+    return pairs[:, 0].astype(np.int64), owner.reshape(-1)
+
+
+def _by_client(table: Floats, some: pd.DataFrame) -> tuple[Floats, Ints]:
+    """Return the sums [p, columns] of the rows of each client of each run, and the run [p] of each."""
+    runs, owner = _pairs(some)
+    each = np.zeros((len(runs), table.shape[1]))
     np.add.at(each, owner, table)
-    return each
+    return each, runs
 
 
-def _drawn_sums(each: Floats) -> Floats:
-    """Return sums [draws, columns] over clients [clients, columns] drawn with replacement."""
-    draws = np.random.default_rng(0).multinomial(len(each), np.full(len(each), 1 / len(each)), size=_DRAWS)
-    return np.asarray(draws @ each)
+def _drawn_sums(each: Floats, runs: Ints) -> Floats:
+    """Return sums [draws, columns] over clients [p, columns] drawn with replacement from runs drawn likewise."""
+    generator, names = np.random.default_rng(0), np.unique(runs)
+    times = generator.multinomial(len(names), np.full(len(names), 1 / len(names)), size=_DRAWS)
+    sums = np.zeros((_DRAWS, each.shape[1]))
+    for run, drawn in zip(names, times.T, strict=True):
+        clients = each[runs == run]
+        counts = generator.multinomial(drawn * len(clients), np.full(len(clients), 1 / len(clients)))
+        sums += counts @ clients
+    return sums
 
 
 def _ratios(sums: Floats, names: list[str]) -> dict[str, Floats]:
@@ -169,6 +189,15 @@ def conflicts_found(audit: pd.DataFrame) -> pd.DataFrame:
 
 
 @arguments.checked
+def by_run(audit: pd.DataFrame) -> pd.DataFrame:
+    """Return `conflicts_found` of each run by itself, a row per run with a first column `run`."""
+    rows = [(run, conflicts_found(part)) for run, part in audit.groupby("run", sort=False)]
+    return pd.concat(
+        [row.assign(run=run)[["run", *row.columns]] for run, row in rows if len(row)] or [pd.DataFrame()]
+    )
+
+
+@arguments.checked
 def useful_age(ages: pd.DataFrame) -> int | None:
     """Return the last age in `by_age` up to which remembered updates tell conflicts better than chance.
 
@@ -201,9 +230,9 @@ def _realised(some: pd.DataFrame) -> dict[str, float]:
     """Return the columns of `realised` for the updates of one group."""
     change = (some["loss_after"] - some["loss_before"]).to_numpy()
     table = np.stack([change, np.ones(len(change))], axis=1)
-    each = _by_client(table, some["client"].to_numpy())
-    sums = _drawn_sums(each)
-    low, high = _interval(sums[:, 0] / sums[:, 1], len(each))
+    each, runs = _by_client(table, some)
+    sums = _drawn_sums(each, runs)
+    low, high = _interval(sums[:, 0] / sums[:, 1], len(each), runs)
     return {
         "n": len(some),
         "clients": len(each),

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
@@ -20,38 +20,58 @@ Statistic = Callable[[Floats], Floats]
 """Takes how often each of n observations was drawn, [b, n], and returns [b] values."""
 FEWEST = 3
 """Fewest observations for which an interval is given."""
-FEW_NOTE = "Those of fewer than 6 clients cover less than 95 %."
-"""The note under intervals of groups that may be small; `docs/statistics.md` has their coverage."""
+FEW_NOTE = "Those of fewer than 6 cover less than 95 %."
+"""The note under intervals of groups that may be small; `docs/results/coverage.md` has their coverage."""
 _NUMBERS_AT_ONCE = 2_000_000
 
 
 @arguments.checked
 def interval(
-    statistic: Statistic, n: int, confidence: float = 0.95, draws: int = 10_000
+    statistic: Statistic,
+    n: int,
+    confidence: float = 0.95,
+    draws: int = 10_000,
+    clusters: Ints | None = None,
 ) -> tuple[float, float] | None:
     """Return the expanded percentile interval of a statistic of `n` observations; None below FEWEST.
 
-    Observations are drawn with replacement, `draws` times. The plain percentile interval is too narrow for few
-    observations: it divides by n instead of n - 1 and ignores the t distribution. So its levels move outwards to
-    `Phi(-sqrt(n / (n - 1)) t)`, with t the quantile of Student's t with n - 1 degrees of freedom (Hesterberg, "What
-    Teachers Should Know About the Bootstrap", The American Statistician 69, 2015, section 5.3). For many observations
-    this is the percentile interval. Draws without a value (NaN) are left out; if they are more than half, the result
-    is None. Raises ConfigError if `confidence` does not lie between 0 and 1, or `draws` is below 1.
+    Observations are drawn with replacement, `draws` times. `clusters` [n] are numbers: observations with equal ones are
+    alike and drawn together, and n is the number of clusters in what follows. The plain percentile interval is too
+    narrow for few observations, so its levels move outwards (see `ends`); for many observations this is the percentile
+    interval. Draws without a value (NaN) are left out; if they are more than half, the result is None. Raises
+    ConfigError if `confidence` does not lie between 0 and 1, or `draws` is below 1.
     """
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence: expected a number between 0 and 1, found {confidence}")
     if draws < 1:
         raise ConfigError(f"draws: expected at least 1, found {draws}")
-    if n < FEWEST:
+    units, unit = (n, None) if clusters is None else _numbered(clusters)
+    if units < FEWEST:
         return None
-    values = np.concatenate([_values(statistic, counts) for counts in _blocks(n, draws)])
-    values = np.sort(values[~np.isnan(values)])
-    if 2 * len(values) <= draws:
+    drawn = (counts if unit is None else counts[:, unit] for counts in _blocks(units, draws, n))
+    return ends(np.concatenate([_values(statistic, counts) for counts in drawn]), units, confidence)
+
+
+def ends(values: Floats, n: int, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return the ends of the interval from bootstrap `values` [draws] of `n` units; None if most of them are NaN.
+
+    The percentile interval divides by n instead of n - 1 and ignores the t distribution. So its levels move outwards to
+    `Phi(-sqrt(n / (n - 1)) t)`, with t the quantile of Student's t with n - 1 degrees of freedom (Hesterberg, "What
+    Teachers Should Know About the Bootstrap", The American Statistician 69, 2015, section 5.3).
+    """
+    known = np.sort(values[~np.isnan(values)])
+    if 2 * len(known) <= len(values):
         return None
     tail = stats.norm.cdf(np.sqrt(n / (n - 1)) * stats.t.ppf((1 - confidence) / 2, n - 1))
     # By position, not by interpolation: values may be infinite where a variance in the denominator is 0.
-    at = int(np.floor(tail * len(values)))
-    return float(values[at]), float(values[len(values) - 1 - at])
+    at = int(np.floor(tail * len(known)))
+    return float(known[at]), float(known[len(known) - 1 - at])
+
+
+def _numbered(clusters: Ints) -> tuple[int, Ints]:
+    """Return the number of clusters, and [n] each observation's as a number from 0 on."""
+    names, number = np.unique(clusters, return_inverse=True)
+    return len(names), number
 
 
 def _values(statistic: Statistic, counts: Floats) -> Floats:
@@ -86,12 +106,15 @@ def client_draws(n: int) -> int:
     return min(2000, max(500, 5_000_000 // max(n, 1)))
 
 
-def _blocks(n: int, draws: int) -> Iterator[Floats]:
-    """Yield blocks, small enough for memory, of [draws, n] how often each observation is in each resample."""
-    if draws * n <= _NUMBERS_AT_ONCE:
+def _blocks(n: int, draws: int, width: int) -> Iterator[Floats]:
+    """Yield blocks of [draws, n] how often each unit is in each resample.
+
+    They are small enough for memory, also as [draws, width].
+    """
+    if draws * width <= _NUMBERS_AT_ONCE:
         yield _cached_counts(n, draws)
         return
-    generator, block = rng(0, "bootstrap", n), max(1, _NUMBERS_AT_ONCE // n)
+    generator, block = rng(0, "bootstrap", n), max(1, _NUMBERS_AT_ONCE // width)
     for first in range(0, draws, block):
         yield _counts(generator, min(block, draws - first), n)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics.bootstrap import Statistic, client_draws, interval
+from fedsim.analysis.statistics.participation import label_sets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,8 @@ def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame
     One row for each measure of participation in the frame (`used` updates, `availability`, `lost` jobs), each method
     (`spearman`, `pearson`) and each weighting (`clients`: each client counts once; `samples`: by its samples of the
     split). Columns: `with`, `method`, `weighted_by`, `clients`, `value`, and `low` and `high`, the 95 % bootstrap
-    interval over clients. NaN if accuracy or the measure is equal for all clients.
+    interval over clients, in which clients of one of `label_sets` are drawn together if the frame has labels. NaN if
+    accuracy or the measure is equal for all clients.
     """
     import pandas as pd
 
@@ -51,6 +53,7 @@ def spearman(x: Floats, y: Floats, weights: Floats) -> Statistic:
 
 def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
     accuracy, samples = frame["accuracy_percent"].to_numpy(np.float64), frame["n"].to_numpy(np.float64)
+    sets = label_sets(frame)
     for name in PARTICIPATION:
         if name not in frame:
             continue
@@ -64,7 +67,8 @@ def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
                     statistic = make(x[known], accuracy[known], weights[known])
                     value = float(statistic(np.ones((1, n)))[0])
                     if intervals and not np.isnan(value):
-                        bounds = interval(statistic, n, draws=client_draws(n))
+                        alike = None if sets is None else sets[known]
+                        bounds = interval(statistic, n, draws=client_draws(n), clusters=alike)
                 low, high = bounds or (np.nan, np.nan)
                 words = {"with": name, "method": method, "weighted_by": weighted_by, "clients": n}
                 yield words | {"value": value, "low": low, "high": high}

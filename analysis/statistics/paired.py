@@ -12,8 +12,9 @@ from scipy import stats
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Point, Study
 from fedsim.analysis.statistics.bootstrap import interval, mean_of
-from fedsim.analysis.statistics.paired_tests import holm, seeds_needed, sign_test, signed_rank_test
+from fedsim.analysis.statistics.paired_tests import ALPHA, holm, sign_test, signed_rank_test
 from fedsim.analysis.statistics.pairing import pairing_factor
+from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
 from fedsim.common import arguments, plugins
 from fedsim.common.errors import FolderError, closest
 
@@ -58,10 +59,10 @@ class PairedDifference:
     """Two-sided p value of Wilcoxon's exact signed-rank test."""
     p_holm: float
     """`p_value` with Holm's correction for all comparisons in the same list."""
+    family: int
+    """Number of comparisons in that list that have a p value."""
     effect_size: float
     """Cohen's d_z: mean over standard deviation of the differences."""
-    seeds_needed: int | None
-    """Seeds with which the two-sided paired t test at 5 % has a power of 80 % for a difference of `size`."""
     size: float
     """The difference that `seeds_needed` assumes: by default the mean."""
     pairing_factor: float
@@ -94,6 +95,20 @@ class PairedDifference:
     def worse(self) -> float:
         """Share of seeds in which the level does worse than the baseline."""
         return float((self._gains() < 0).mean()) if self.n else float("nan")
+
+    @property
+    def detectable(self) -> float:
+        """The smallest difference that the rank test finds with a power of 80 % among `family` comparisons of n seeds.
+
+        In the metric's unit, for normal differences with the standard deviation of these. Infinite if n seeds cannot
+        give a p Holm of 5 %, NaN below 2 seeds.
+        """
+        return detectable_effect(self.n, ALPHA / self.family) * self.std if self.n > 1 else float("nan")
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Seeds with which the rank test has a power of 80 % for a difference of `size` among `family` comparisons."""
+        return seeds_needed(_ratio(self.size, self.std), ALPHA / self.family)
 
     def _gains(self) -> Floats:
         """Return [n] by how much the level does better."""
@@ -165,8 +180,12 @@ def differences_of(
             f"{study.folder}: no level of axis {among!r} has runs beside those of {base!r} at equal other levels; "
             f"levels: {', '.join(study.axes[among])}"
         )
-    corrected = holm([each.p_value for each in differences]).tolist()
-    return [replace(each, p_holm=p) for each, p in zip(differences, corrected, strict=True)]
+    p_values = np.array([each.p_value for each in differences])
+    family = max(int((~np.isnan(p_values)).sum()), 1)
+    return [
+        replace(each, p_holm=p, family=family)
+        for each, p in zip(differences, holm(p_values).tolist(), strict=True)
+    ]
 
 
 def _comparisons(study: Study, axis: str, base: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -225,16 +244,15 @@ def _tested(values: Floats, size: float | None) -> dict[str, Any]:
     """Return the fields of `PairedDifference` that depend on the differences [n] alone."""
     n, std = len(values), _std(values)
     mean = float(values.mean()) if n else float("nan")
-    asked = mean if size is None else size
     return {
         "interval": interval(mean_of(values), n, CONFIDENCE),
         "t_interval": t_interval(values),
         "sign_p": sign_test(values) if n else float("nan"),
         "p_value": signed_rank_test(values) if n else float("nan"),
         "p_holm": float("nan"),
+        "family": 1,
         "effect_size": _ratio(mean, std),
-        "seeds_needed": seeds_needed(_ratio(asked, std)),
-        "size": asked,
+        "size": mean if size is None else size,
     }
 
 

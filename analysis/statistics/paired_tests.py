@@ -1,8 +1,8 @@
-"""Exact tests of paired differences, Holm's correction, and the number of pairs that a test needs."""
+"""Exact tests of paired differences, and Holm's correction."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,9 +10,8 @@ from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
 
-ALPHA, POWER = 0.05, 0.8
-MOST_SEEDS = 100_000
-"""Largest number of pairs that `seeds_needed` returns."""
+ALPHA = 0.05
+"""Tests reject below this p value, after correction."""
 
 
 def sign_test(differences: ArrayLike) -> float:
@@ -37,13 +36,18 @@ def signed_rank_test(differences: ArrayLike) -> float:
     doubled = np.rint(2 * stats.rankdata(np.abs(values))).astype(
         np.int64
     )  # doubled midranks are whole numbers
-    ways = np.ones(1)
-    for rank in doubled:
-        ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
-    total = int(doubled.sum())
+    ways, total = rank_sums(doubled), int(doubled.sum())
     off = np.abs(2 * np.arange(total + 1) - total)
     distance = abs(2 * int(doubled[values > 0].sum()) - total)
     return min(1.0, float(ways[off >= distance].sum()))
+
+
+def rank_sums(ranks: Iterable[int]) -> Floats:
+    """Return [total + 1] the share of all sign assignments in which the positive `ranks` have the sum 0, 1, 2, ..."""
+    ways = np.ones(1)
+    for rank in ranks:
+        ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
+    return ways
 
 
 def smallest_p(n: int) -> float:
@@ -64,36 +68,3 @@ def holm(p_values: ArrayLike) -> Floats:
     factors = np.arange(len(order), 0, -1)
     result[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
     return result
-
-
-def power(n: int, effect: float, alpha: float = ALPHA) -> float:
-    """Return the power of the two-sided paired t test with `n` pairs at an effect of `effect` standard deviations.
-
-    `P(|T| > t)` for T noncentral t with n - 1 degrees of freedom and noncentrality `effect sqrt(n)`, t the critical
-    value at `alpha` (Cohen, Statistical Power Analysis, 1988, chapter 2).
-    """
-    critical = stats.t.isf(alpha / 2, n - 1)
-    shift = abs(effect) * math.sqrt(n)
-    return float(stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift))
-
-
-def seeds_needed(effect: float, alpha: float = ALPHA, wanted: float = POWER) -> int | None:
-    """Return the smallest number of pairs, at least 3, with which the paired t test has the power `wanted`.
-
-    `effect` is the mean difference in standard deviations of the differences. None if the effect is 0 or NaN, or if
-    more than MOST_SEEDS pairs would be needed.
-    """
-    if math.isnan(effect) or effect == 0:
-        return None
-    if math.isinf(effect) or power(3, effect, alpha) >= wanted:
-        return 3
-    enough = 3
-    while power(enough, effect, alpha) < wanted:
-        enough *= 2
-        if enough > 2 * MOST_SEEDS:
-            return None
-    low, high = enough // 2, enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power(middle, effect, alpha) >= wanted else (middle, high)
-    return high if high <= MOST_SEEDS else None

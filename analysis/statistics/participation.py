@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.opening.run import CONFIG, UNSEEN_SPLITS, Run
+from fedsim.analysis.opening.run import CONFIG, UNSEEN_SPLITS, Evaluation, Run, latest
 from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
 from fedsim.analysis.statistics.waste import USED
@@ -29,36 +29,51 @@ _MOST_WORDS = 20
 """A text fact with more distinct values, such as an id, is no grouping by default."""
 
 
-def clients(run: Run, split: str | None = None, *, labels: bool = False) -> pd.DataFrame:
+def clients(run: Run, split: str | None = None, *, labels: bool = False, last: int = 1) -> pd.DataFrame:
     """Return one row per client with samples of a split (default: the run's), from the last evaluation.
 
-    Columns: `n` samples, `accuracy_percent`, `loss`; `jobs`, of these `used` (aggregated or remembered) and `lost`. If
-    the folder has the world: `availability`, the share of the run's virtual time that the client was online; the mean
-    speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) that the world models; each fact of the trace's `about`
-    (with `about_` before a name that is taken); unseen clients have no part in the world. With `labels`: `label_<c>`,
-    the client's training samples of class c, see `label_counts`. Raises FolderError if the run was not evaluated.
+    Columns: `n` samples, `accuracy_percent` and `loss`, both means over the `last` evaluations; `jobs`, of these `used`
+    (aggregated or remembered) and `lost`. If the folder has the world: `availability`, the share of the run's virtual
+    time that the client was online; the mean speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) that the
+    world models; each fact of the trace's `about` (with `about_` before a name that is taken); unseen clients have no
+    part in the world. With `labels`: `label_<c>`, the client's training samples of class c, see `label_counts`. Raises
+    FolderError if the run was evaluated less often, or on other clients from one of these evaluations to the next.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
-    last = run.final(split)
+    final = run.final(split)
+    several = _same_clients(run, latest(run, run.evaluations(split), last))
+    accuracy, loss = (np.mean([getattr(e, name) for e in several], axis=0) for name in ("accuracy", "loss"))
     frame = pd.DataFrame(
-        {"n": last.n, "accuracy_percent": 100 * last.accuracy, "loss": last.loss},
-        index=pd.Index(last.client, name="client"),
+        {"n": final.n, "accuracy_percent": 100 * accuracy, "loss": loss},
+        index=pd.Index(final.client, name="client"),
     )
     status = np.asarray(run.jobs["status"].cast("string"))
     who = run.jobs["client"].to_numpy().astype(np.int64)
-    size = int(max(who.max(initial=-1), last.client.max(initial=-1))) + 1
+    size = int(max(who.max(initial=-1), final.client.max(initial=-1))) + 1
     for name, group in (("jobs", None), ("used", USED), ("lost", ("lost",))):
         among = who if group is None else who[np.isin(status, group)]
-        frame[name] = np.bincount(among, minlength=size)[last.client]
-    if (run.folder / WORLD).is_file() and last.split not in UNSEEN_SPLITS:
+        frame[name] = np.bincount(among, minlength=size)[final.client]
+    if (run.folder / WORLD).is_file() and final.split not in UNSEEN_SPLITS:
         for name, values in _world_columns(run, size).items():
-            frame[f"about_{name}" if name in frame else name] = values[last.client]
+            frame[f"about_{name}" if name in frame else name] = values[final.client]
     if labels:
         counts = label_counts(run)
         for label in range(counts.shape[1]):
-            frame[f"{_LABEL}{label}"] = counts[last.client, label]
+            frame[f"{_LABEL}{label}"] = counts[final.client, label]
     return frame[frame["n"] > 0]
+
+
+def _same_clients(run: Run, evaluations: Sequence[Evaluation]) -> Sequence[Evaluation]:
+    """Return the evaluations. Raises FolderError if they are not of the same clients and samples."""
+    first = evaluations[0]
+    for each in evaluations:
+        if not (np.array_equal(each.client, first.client) and np.array_equal(each.n, first.n)):
+            raise FolderError(
+                f"{run.folder}: last: expected the same clients in all evaluations that are averaged, found others at"
+                f" step {each.step} than at step {first.step}"
+            )
+    return evaluations
 
 
 def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
@@ -129,6 +144,20 @@ def groupings(frame: pd.DataFrame) -> list[str]:
     return [*known, *more, *(["label"] if any(str(c).startswith(_LABEL) for c in frame) else [])]
 
 
+def label_sets(frame: pd.DataFrame) -> Ints | None:
+    """Return [K] a number for the set of labels that each client of `clients` holds; None without labels.
+
+    Clients with the same set are alike. A client that holds all labels shares its set by no choice of the partition,
+    and has a number of its own.
+    """
+    labels = [c for c in frame.columns if str(c).startswith(_LABEL)]
+    if not labels:
+        return None
+    held = np.asarray(frame[labels] > 0)
+    numbers = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.where(held.all(axis=1), len(frame) + np.arange(len(frame)), numbers)
+
+
 def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFrame:
     """Return one row per group of clients: by a column of `clients`, or by `label`.
 
@@ -137,7 +166,8 @@ def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFr
     that hold a training sample of it; these groups overlap.
 
     Columns: `by`, `group`, `from` and `to` (the range of a column of numbers, else NaN), `clients`, `samples`,
-    `mean_percent` (each client counts once) with its 95 % bootstrap interval over clients `low` and `high`,
+    `mean_percent` (each client counts once) with its 95 % bootstrap interval over clients `low` and `high`, in which
+    clients of one of `label_sets` are drawn together if the frame has labels,
     `mean_over_samples_percent` (each sample counts once), `std_percent` and `min_percent` (over clients). Raises
     ConfigError for an unknown column.
     """
@@ -241,7 +271,12 @@ def _row(
     part: pd.DataFrame, by: str, name: str, values: Sequence[float] | Floats, intervals: bool
 ) -> dict[str, Any]:
     accuracy, n = part["accuracy_percent"].to_numpy(np.float64), part["n"].to_numpy(np.float64)
-    bounds = interval(mean_of(accuracy), len(part), draws=client_draws(len(part))) if intervals else None
+    k = len(part)
+    bounds = (
+        interval(mean_of(accuracy), k, draws=client_draws(k), clusters=label_sets(part))
+        if intervals
+        else None
+    )
     low, high = bounds or (np.nan, np.nan)
     numbers = np.asarray(values, dtype=np.float64)
     return {

@@ -189,9 +189,11 @@ def _frame(study: Study) -> pd.DataFrame:
 
 
 def _accuracy_percent(study: Study, cell: Cell, client: int) -> float:
-    last = study.evaluations(cell)[-1]
-    at = np.flatnonzero((last.client == client) & (last.n > 0))
-    return 100 * float(last.accuracy[at[0]]) if len(at) else math.nan
+    accuracies = [
+        each.accuracy[(each.client == client) & (each.n > 0)]
+        for each in study.evaluations(cell)[-study.last :]
+    ]
+    return 100 * float(np.mean(accuracies)) if all(map(len, accuracies)) else math.nan
 
 
 def _combinations(

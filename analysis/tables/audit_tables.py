@@ -14,7 +14,8 @@ from rich.table import Table
 
 from fedsim.analysis.opening.run import Run, open_all
 from fedsim.analysis.opening.study import is_study, open_study
-from fedsim.analysis.statistics.audit import audit_frame, by_age, realised, useful_age
+from fedsim.analysis.statistics.audit import audit_frame, by_age, by_run, realised, useful_age
+from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.tables.closing import fixed
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
@@ -44,7 +45,10 @@ def audit_groups(paths: Sequence[str | Path]) -> dict[str, list[Run]]:
 
 @arguments.checked
 def audit_tables(groups: dict[str, list[Run]]) -> Iterator[RenderableType]:
-    """Yield for each group of runs two tables and a sentence. Raises FolderError if a run of the group has no audit."""
+    """Yield for each group of runs two tables, one by run if there are several, and a sentence.
+
+    Raises FolderError if a run of the group has no audit.
+    """
     for label, runs in groups.items():
         audit = audit_frame(runs)
         ages = by_age(audit)
@@ -52,7 +56,11 @@ def audit_tables(groups: dict[str, list[Run]]) -> Iterator[RenderableType]:
             f"remembered updates of {label}, {len(runs)} run{'s' * (len(runs) > 1)}",
             AGE_HEADINGS,
             age_rows(ages),
+            interval_note(len(runs)),
         )
+        if len(runs) > 1 and len(each := by_run(audit)):
+            headings = ("run", *AGE_HEADINGS[1:])
+            yield _table(f"absent clients of {label}, run by run", headings, run_rows(each))
         yield _table(f"what steps of {label} did to clients", CHANGE_HEADINGS, change_rows(realised(audit)))
         yield advice(ages)
 
@@ -62,11 +70,27 @@ def age_rows(ages: pd.DataFrame) -> list[list[str]]:
     rows = []
     for row in ages.to_dict("records"):
         first, last = row["from_age"], row["to_age"]
-        age = f"{first}" if first == last else f"{first}–{last}"
-        shares = (fixed(100 * row[name], 0) for name in ("real", "precision", "recall"))
-        angle, right = _interval(row, "cosine", 1, 2), _interval(row, "agreement", 100, 0)
-        rows.append([age, f"{row['n']:,}", angle, fixed(row["norm_ratio"], 2), *shares, right])
+        rows.append([f"{first}" if first == last else f"{first}–{last}", *_measures(row)])
     return rows
+
+
+def run_rows(each: pd.DataFrame) -> list[list[str]]:
+    """Return rows as in `age_rows`, with a run's name in place of an age, from a frame of `by_run`."""
+    return [[str(row["run"]), *_measures(row)] for row in each.to_dict("records")]
+
+
+def interval_note(runs: int) -> str:
+    """Return over what the intervals of audits of `runs` runs are taken."""
+    if runs == 1:
+        return "Brackets are 95 % intervals over the clients of this run."
+    few = "" if runs >= FEWEST else f" No interval is given for fewer than {FEWEST} runs."
+    return f"Brackets are 95 % intervals over runs and the clients of each run.{few}"
+
+
+def _measures(row: Mapping[Any, Any]) -> list[str]:
+    shares = (fixed(100 * row[name], 0) for name in ("real", "precision", "recall"))
+    angle, right = _interval(row, "cosine", 1, 2), _interval(row, "agreement", 100, 0)
+    return [f"{row['n']:,}", angle, fixed(row["norm_ratio"], 2), *shares, right]
 
 
 def change_rows(changes: pd.DataFrame) -> list[list[str]]:
@@ -88,6 +112,10 @@ def advice(ages: pd.DataFrame) -> str:
     if not (ages["from_age"] > 0).any():
         return "No absent client was remembered: there is nothing to say of a memory."
     age = useful_age(ages)
+    if age is None and ages.loc[ages["from_age"] > 0, "agreement_low"].isna().iloc[0]:
+        return (
+            "Too few clients or runs for an interval: whether remembered updates tell conflicts is not known."
+        )
     if age is None:
         return "Remembered updates do not tell conflicts better than chance at any age: a memory adds noise here."
     older = ages[ages["from_age"] > age]
@@ -104,10 +132,11 @@ def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int, sign
     return value if math.isnan(row[f"{name}_low"]) else f"{value} [{low}, {high}]"
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> Table:
     table = Table(title=shown(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table.caption, table.caption_justify = note or None, "left"
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(shown, row))
     return table

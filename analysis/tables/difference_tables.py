@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
+from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired import PairedDifference
 from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
@@ -30,9 +31,9 @@ _HEADINGS = (
     "level",
     "n",
     "difference\nbootstrap\nStudent's t",
-    "p sign\np rank\np Holm",
+    "p Holm\n(rank)\n(sign)",
     "d_z\nbetter",
-    "seeds\nfor\n80 %",
+    "detects\nseeds\n(80 %)",
     "pairing\nfactor",
 )
 
@@ -41,7 +42,8 @@ def difference_frame(differences: Sequence[PairedDifference]) -> pd.DataFrame:
     """Return one row per comparison, with the fields of `PairedDifference` as columns.
 
     The ends of intervals are `low` and `high`, `t_low` and `t_high`, `pairing_low` and `pairing_high`; NaN with too few
-    seeds. `better` and `worse` are shares of seeds; `missing` lists the seeds left out.
+    seeds. `better` and `worse` are shares of seeds; `missing` lists the seeds left out. `p_value` and `sign_p` are not
+    corrected for several comparisons, `p_holm` is.
     """
     import pandas as pd
 
@@ -53,16 +55,26 @@ def on_split(split: str | None) -> str:
     return "" if split is None else f" on the {split} split"
 
 
-def difference_table(differences: Sequence[PairedDifference], split: str | None = None) -> Table:
+def averaged(study: Study) -> str:
+    """Return over which evaluations the runs of a study are averaged, in words; empty if that is one."""
+    return "" if study.last == 1 else f", averaged over the last {study.last} evaluations"
+
+
+def conditions(study: Study) -> str:
+    """Return split and evaluations on which the runs of a study are compared, in words."""
+    return on_split(study.split) + averaged(study)
+
+
+def difference_table(differences: Sequence[PairedDifference], where: str = "") -> Table:
     """Return comparisons at one point as a table for the terminal; its caption explains the numbers.
 
-    `split` is named in the title.
+    `where` ends the title, such as `conditions`.
     """
     first = differences[0]
     table = Table(
         box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(differences))
     )
-    place = f"{PLACES.get(first.at, first.at)}{on_split(split)}"
+    place = f"{PLACES.get(first.at, first.at)}{where}"
     table.title = shown(f"{first.axis}: difference from {first.baseline}, {place}")
     table.caption_justify, table.title_justify = "left", "left"
     for i, heading in enumerate(_HEADINGS):
@@ -79,9 +91,9 @@ def cells(each: PairedDifference) -> list[str]:
         "\n".join([each.level, *(f"{axis}={level}" for axis, level in each.others.items())]),
         str(each.n),
         f"{_signed(each.mean)}\n{span(each.interval)}\n{span(each.t_interval)}",
-        f"{_p(each.sign_p)}\n{_p(each.p_value)}\n{_p(each.p_holm)}",
+        f"{_p(each.p_holm)}\n({_p(each.p_value)})\n({_p(each.sign_p)})",
         f"{_signed(each.effect_size)}\n{f'{100 * each.better:.0f} %' if each.n else '–'}",
-        "–" if each.seeds_needed is None else f"{each.seeds_needed:,}",
+        f"{_detects(each)}\n{'–' if each.seeds_needed is None else f'{each.seeds_needed:,}'}",
         f"{plain(each.pairing_factor)}\n{span(each.pairing_interval, '')}",
     ]
 
@@ -93,22 +105,15 @@ def notes(differences: Sequence[PairedDifference]) -> str:
 
 def _notes(differences: Sequence[PairedDifference]) -> Iterator[str]:
     ns = [each.n for each in differences]
-    family = len(
-        [
-            each
-            for each in differences
-            if each.metric == differences[0].metric and not math.isnan(each.p_value)
-        ]
-    )
     yield (
-        "Differences are paired by seed (n of them); brackets are 95 % intervals over seeds. p: exact sign test and "
-        "exact Wilcoxon signed-rank test, two-sided."
+        "Differences are paired by seed (n of them); brackets are 95 % intervals over seeds, each by itself. p Holm is "
+        "that of the exact Wilcoxon signed-rank test, two-sided, corrected for all comparisons of the metric; p values "
+        "in parentheses (rank, exact sign test) are not corrected and decide nothing. detects: the smallest difference "
+        "that n seeds find with 80 % power by p Holm; below it, the seeds that the difference found takes."
     )
-    if family > 1:
-        yield f"Holm corrects the rank test for the {family} comparisons of each metric; metrics are not counted."
     if min(ns) < FEWEST:
         yield f"With fewer than {FEWEST} seeds no interval is given."
-    yield from _out_of_reach(differences, family)
+    yield from _out_of_reach(differences)
     if FEWEST <= min(ns) < 6:
         yield "Below 6 seeds the bootstrap interval covers less than 95 %: look at that of t."
     if any((each.values == 0).any() for each in differences):
@@ -116,18 +121,21 @@ def _notes(differences: Sequence[PairedDifference]) -> Iterator[str]:
     yield from _warnings(differences)
 
 
-def _out_of_reach(differences: Sequence[PairedDifference], family: int) -> Iterator[str]:
-    """Yield a warning if too few seeds differ for a p value, or one corrected for `family` comparisons, below 5 %."""
-    counts = [int((each.values != 0).sum()) for each in differences]
-    differing = min((n for n in counts if n), default=0)
-    least = smallest_p(differing)
-    if least > ALPHA:
-        few = f"With {differing} seeds that differ"
-        yield f"{few} neither test can give a p below {least:.3g}, whatever the difference."
-    elif (corrected := family * smallest_p(max(counts))) > ALPHA:
+def _out_of_reach(differences: Sequence[PairedDifference]) -> Iterator[str]:
+    """Yield a warning for the metrics of which no comparison can have a p Holm of 5 %: too few seeds differ."""
+    metrics: dict[str, list[PairedDifference]] = {}
+    for each in differences:
+        metrics.setdefault(each.metric, []).append(each)
+    groups: dict[tuple[int, int], list[str]] = {}
+    for metric, family in metrics.items():
+        differing = max(int((each.values != 0).sum()) for each in family)
+        if differing and family[0].family * smallest_p(differing) > ALPHA:
+            groups.setdefault((differing, family[0].family), []).append(metric.replace("_", " "))
+    for (differing, comparisons), names in groups.items():
         yield (
-            f"With {max(counts)} seeds that differ none of {family} comparisons can have a p Holm below"
-            f" {corrected:.3g}, whatever the difference."
+            f"{', '.join(names)}: with {differing} seeds that differ and {comparisons}"
+            f" comparison{'s' * (comparisons > 1)} p Holm cannot be below"
+            f" {min(1.0, comparisons * smallest_p(differing)):.3g}, whatever the difference."
         )
 
 
@@ -156,6 +164,7 @@ def _row(each: PairedDifference) -> dict[str, Any]:
         "sign_p",
         "p_value",
         "p_holm",
+        "family",
         "effect_size",
         "better",
         "worse",
@@ -171,7 +180,12 @@ def _signed(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:+.3g}"
 
 
+def _detects(each: PairedDifference) -> str:
+    return "none" if math.isinf(each.detectable) else plain(each.detectable)
+
+
 def plain(value: float) -> str:
+    """Return a number with three digits; a dash for NaN."""
     return "–" if math.isnan(value) else f"{value:.3g}"
 
 

@@ -16,7 +16,13 @@ from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.statistics.correlation import correlations
 from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
 from fedsim.analysis.statistics.participation import clients, groupings, groups, losses, worst_group
-from fedsim.analysis.tables.difference_tables import difference_frame, difference_table, plain, span
+from fedsim.analysis.tables.difference_tables import (
+    averaged,
+    difference_frame,
+    difference_table,
+    plain,
+    span,
+)
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
 
@@ -30,6 +36,8 @@ COMPARED: dict[str, Better] = {
     "victims_gap_percent": "nearer zero",
 }
 """Measures by which levels of a study are compared, and which values are better."""
+ONE_BY_ONE = "clients, as if clients with the same labels were independent"
+"""Over what intervals are taken where the labels of clients are not known."""
 _GROUP = "availability"
 _RUN_TITLES = {"groups": "accuracy by group of clients", "losses": "survivors against victims of dropout"}
 _GROUP_HEADINGS = (
@@ -52,6 +60,8 @@ def run_participation(
 ) -> dict[str, pd.DataFrame]:
     """Return fairness against participation for one run at its last evaluation, with intervals over clients.
 
+    Intervals draw clients one by one; with `label` in `by`, clients with the same set of labels together.
+
     Frames by name: `groups`, `participation.groups` for each of `by`, by default for all columns of `groupings`
     (`label` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises ConfigError for an
     unknown grouping.
@@ -71,7 +81,8 @@ def study_participation(
     """Return fairness against participation for each finished cell of a study: the frames `groups` and `measures`.
 
     Both frames have a column per axis and `seed`. `groups` has the rows of `participation.groups` for `by`, by default
-    the `group` of the study's `compare`, else availability. `measures` has one row per cell:
+    the `group` of the study's `compare`, else availability; accuracies are means over the study's `last` evaluations.
+    `measures` has one row per cell:
 
     - `worst_group_percent`, `worst_group_over_samples_percent`: mean accuracy of the worst group,
     - `group_gap_percent`: mean of the best group minus that of the worst,
@@ -83,7 +94,7 @@ def study_participation(
     name = by or str(study.compare.get("group") or _GROUP)
     parts, rows = [], []
     for cell in study.finished:
-        frame = clients(study.afresh(cell), split, labels=name == "label")
+        frame = clients(study.afresh(cell), split, labels=name == "label", last=study.last)
         cell_groups = groups(frame, name, intervals=False)
         where = {**cell.levels, "seed": cell.seed}
         parts.append(pd.DataFrame([where] * len(cell_groups)).join(cell_groups))
@@ -124,14 +135,15 @@ def participation_tables(study: Study, by: str | None = None) -> list[Table]:
         _study_groups(study, participation["groups"]),
         _study_measures(study, participation["measures"]),
     ]
-    return tables + ([difference_table(compared)] if compared else [])
+    return tables + ([difference_table(compared, averaged(study))] if compared else [])
 
 
 @arguments.checked
 def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
     """Return fairness against participation of a run as tables for the terminal; see `run_participation`."""
     frames = run_participation(run, by)
-    note = f"Intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} "
+    drawn = "sets of clients with the same labels" if "label" in (by or ()) else ONE_BY_ONE
+    note = f"Intervals are 95 % bootstrap intervals over {drawn}. {FEW_NOTE} "
     weights = "Clients: each client counts once; samples: each test sample does."
     tables = []
     for name, title in _RUN_TITLES.items():
@@ -179,7 +191,7 @@ def _study_groups(study: Study, groups: pd.DataFrame) -> Table:
     axes = list(study.axes)
     by = str(groups["by"].iloc[0])
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
-    table = _table(f"{study.name}: accuracy by {by} at the end of each run, %", note)
+    table = _table(f"{study.name}: accuracy by {by} at the end of each run{averaged(study)}, %", note)
     for heading in (*axes, "group"):
         table.add_column(shown(heading))
     for heading in ("clients", "each client once", "each sample once"):
@@ -195,7 +207,7 @@ def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
     axes = list(study.axes)
     names = [str(name) for name in measures if name not in (*axes, "seed")]
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
-    table = _table(f"{study.name}: fairness against participation", note)
+    table = _table(f"{study.name}: fairness against participation{averaged(study)}", note)
     for heading in (*axes, *names):
         table.add_column(
             shown(heading.replace("_", " ")), justify="left" if heading in axes else "right", overflow="fold"

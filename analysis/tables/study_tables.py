@@ -16,9 +16,9 @@ from fedsim.analysis.statistics.paired import PairedDifference, differences_of
 from fedsim.analysis.tables.closing import ACCURACIES
 from fedsim.analysis.tables.difference_tables import (
     PLACES,
+    conditions,
     difference_frame,
     difference_table,
-    on_split,
     plain,
     span,
 )
@@ -56,7 +56,7 @@ def study_tables(study: Study | str | Path) -> list[Table]:
     for at in points_of(opened):
         tables.append(_level_table(opened, at))
         if differences := list(_differences(opened, at)):
-            tables.append(difference_table(differences, opened.split))
+            tables.append(difference_table(differences, conditions(opened)))
     return tables + (participation_tables(opened) if opened.compare.get("group") else [])
 
 
@@ -104,7 +104,7 @@ def _level_table(study: Study, at: Point) -> Table:
     """Return means and standard deviations over seeds, a column per metric."""
     frame = level_frame(study, at)
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    place = f"{PLACES[at]}{on_split(study.split)}"
+    place = f"{PLACES[at]}{conditions(study)}"
     table.title = shown(f"{study.name}: mean ± standard deviation over seeds, {place}")
     table.caption = (
         "Below them 95 % bootstrap intervals of the mean; each client counts once unless a name says samples."

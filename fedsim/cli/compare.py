@@ -40,6 +40,12 @@ class Questions:
         list[str] | None,
         Option(metavar="POINT", help="Studies: compare at end, steps, time or bytes; may be repeated."),
     ] = None
+    last: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=1, help="Studies: compare means over the last N evaluations up to the point."
+        ),
+    ] = None
     published: Annotated[
         bool, Option("--published", help="One study: show the values and claims of its [published] alone.")
     ] = False
@@ -51,7 +57,7 @@ class Questions:
     def of_studies(self) -> dict[str, Any]:
         """Return the options of studies that are set, as keys of a study's `compare`."""
         keys = {"axis": self.axis, "baseline": self.baseline, "metrics": self.metrics, "at": self.at}
-        more = {"split": self.split, "group": self.by}
+        more = {"last": self.last, "split": self.split, "group": self.by}
         return {key: value for key, value in (keys | more).items() if value}
 
 
@@ -79,6 +85,7 @@ def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[T
         "--axis": what.axis,
         "--metric": what.metrics,
         "--at": what.at,
+        "--last": what.last,
         "--published": what.published,
     }
     _refuse(first, "run", of_studies)

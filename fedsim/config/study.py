@@ -20,12 +20,12 @@ from fedsim.common.errors import ConfigError, closest
 from fedsim.config.errors import assign, validated
 from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, merged, tables_of
 from fedsim.config.published import PublishedSection
-from fedsim.config.section import RunName, Section, Seed, installed
+from fedsim.config.section import Count, RunName, Section, Seed, installed
 
 COLUMNS = (
-    "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "folder", "from", "group", "high", "level",
-    "low", "mean", "metric", "missing", "n", "samples", "seed", "seeds", "size", "std", "step", "study", "time_us",
-    "to", "worse",
+    "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "detectable", "family", "folder", "from",
+    "group", "high", "level", "low", "mean", "metric", "missing", "n", "samples", "seed", "seeds", "size", "std",
+    "step", "study", "time_us", "to", "worse",
 )  # fmt: skip
 """Columns of a study's tables, beside those of metrics; an axis is a column too, and needs another name."""
 STUDY_KEYS = ("name", "seed", "arms", "parent")
@@ -109,6 +109,8 @@ class CompareSection(Section):
     """Names of metrics (docs/metrics.md)."""
     at: tuple[Literal["end", "steps", "time", "bytes"], ...] = ("end",)
     """Where to compare runs: at their ends, or at equal server steps, virtual time or bytes moved."""
+    last: Count = 1
+    """Compare means over this many evaluations, the last ones up to the point, instead of one evaluation."""
     split: str | None = None
     """The split to compare runs on, such as `unseen` or `test_personal`; by default that of each run's `[evaluate]`."""
     group: str | None = None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from fedsim import analysis
 from fedsim.analysis.opening.joining import join_runs, join_studies
+from fedsim.analysis.opening.results import results_of, write_results
 from fedsim.analysis.opening.study import POINTS, Study, bytes_by
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.config.errors import validated
@@ -282,3 +284,47 @@ def test_a_study_compares_at_the_split_that_it_names(tmp_path: Path) -> None:
     assert analysis.differences(plain, "mean_percent")[0].mean == pytest.approx(10)
     with pytest.raises(FolderError, match="there is no split 'unsen'; did you mean 'unseen'"):
         plain.asked({"split": "unsen"}).frame(["mean_percent"])
+
+
+@pytest.mark.parametrize(("at", "steps"), [("end", [10, 5]), ("steps", [5, 5]), ("time", [6, 4])])
+@pytest.mark.parametrize("last", [1, 2, 5])
+def test_metrics_are_means_over_the_last_evaluations_up_to_the_point(
+    tmp_path: Path, at: Any, steps: list[int], last: int
+) -> None:
+    """Accuracies rise by one percent with each evaluation, so the mean of five lies two percent below the last."""
+    study = write_study(tmp_path / "made", lengths, axes={"rule": ("long", "short")}, seeds=(1,))
+    frame = study.asked({"last": last}).frame(["mean_percent"], at)
+    expected = [20 + steps[0] - (last - 1) / 2, 60 + steps[1] - (last - 1) / 2]
+    assert frame["mean_percent"].tolist() == pytest.approx(expected)
+    assert frame["step"].tolist() == steps
+
+
+def test_averages_of_evaluations_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "made", lengths, axes={"rule": ("long", "short")}, seeds=(1,))
+    with pytest.raises(FolderError, match=r"short.seed-1: last: expected 7 evaluations to average, found 6"):
+        study.asked({"last": 7}).frame(["mean_percent"])
+    with pytest.raises(FolderError, match="expected 6 evaluations to average, found 5"):
+        study.asked({"last": 6}).frame(["mean_percent"], "time")
+    for wrong in (0, -1, 2.0, True, "5"):
+        with pytest.raises(
+            ConfigError, match="last: expected a whole number of evaluations of at least 1, found"
+        ):
+            study.asked({"last": wrong})
+    for findings in (analysis.findings, lambda each: analysis.study_document(each, tmp_path)):
+        with pytest.raises(FolderError, match="expected 7 evaluations"):
+            findings(study.asked({"last": 7}))
+
+
+def test_a_cell_without_its_run_has_one_evaluation_alone(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "made", lengths, axes={"rule": ("long", "short")}, seeds=(1,))
+    results = [
+        r
+        for cell in study.cells
+        for r in results_of(study.run(cell), str(cell.folder.relative_to(study.folder)))
+    ]
+    write_results(study.folder, results)
+    shutil.rmtree(study.folder / "runs")
+    alone = analysis.open_study(study.folder)
+    assert alone.frame(["mean_percent"])["mean_percent"].tolist() == pytest.approx([30, 65])
+    with pytest.raises(FolderError, match=r"results.csv has its last evaluation alone"):
+        alone.asked({"last": 2}).frame(["mean_percent"])

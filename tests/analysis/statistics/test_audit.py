@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.table import Table
 
 from fedsim import analysis
 from fedsim.analysis.plots.audit_by_age import audit_by_age
 from fedsim.analysis.plots.audit_losses import audit_losses
-from fedsim.analysis.statistics.audit import audit_frame, by_age, conflicts_found, realised, useful_age
-from fedsim.analysis.tables.audit_tables import age_rows, change_rows
+from fedsim.analysis.statistics.audit import (
+    audit_frame,
+    by_age,
+    by_run,
+    conflicts_found,
+    realised,
+    useful_age,
+)
+from fedsim.analysis.statistics.bootstrap import interval, mean_of
+from fedsim.analysis.tables.audit_tables import advice, age_rows, audit_tables, change_rows, run_rows
 from fedsim.common.errors import RunError
 from small import run, small
 
@@ -122,6 +131,13 @@ def test_a_run_is_read_and_drawn(tmp_path: Path) -> None:
     both = audit_frame([opened, opened])
     assert len(both) == 2 * opened.audit.num_rows
     assert both.columns[0] == "run"
+    assert sorted(set(both["run"])) == [f"{opened.label} #{i}" for i in (1, 2)]
+    titles = [str(table.title) for table in audit_tables({"x": [opened, opened]}) if isinstance(table, Table)]
+    assert [title.partition(" of x")[0] for title in titles] == [
+        "remembered updates",
+        "absent clients",
+        "what steps",
+    ]
     assert set(both["group"]) <= {"present", "remembered", "unknown"}
     absent = conflicts_found(both).iloc[0]
     assert absent["n"] == (both["group"] == "remembered").sum()
@@ -139,3 +155,47 @@ def test_a_run_without_audits_says_how_to_get_them(tmp_path: Path) -> None:
     opened = analysis.open_run(run(small(), tmp_path).folder)
     with pytest.raises(RunError, match=r"there is no audit; record one with \[audit\] every = 20"):
         audit_frame(opened)
+
+
+def of_runs(means: list[float], clients: int = 12, spread: float = 0.0) -> pd.DataFrame:
+    """Audits at age 1 of runs with these mean cosines; clients of a run differ by `spread`."""
+    rng = np.random.default_rng(0)
+    runs = [
+        audit([(c, 1, mean + spread * rng.normal(), 1.0, 0.5, 0.5, 0.1) for c in range(clients)]).assign(
+            run=f"r{i}"
+        )
+        for i, mean in enumerate(means)
+    ]
+    return pd.concat(runs, ignore_index=True)
+
+
+def test_the_clients_of_a_run_are_not_independent() -> None:
+    """Clients of a run with equal numbers say as much as one: the interval is that of the runs' means."""
+    means = [0.2, 0.4, 0.5, 0.7, 0.8, 0.9, 0.3]
+    found = by_age(of_runs(means)).iloc[0]
+    expected = interval(mean_of(np.array(means)), len(means))
+    assert (found["cosine_low"], found["cosine_high"]) == pytest.approx(expected, abs=0.03)
+    assert found["clients"] == 12 * 7
+    same = realised(of_runs(means)).iloc[0]
+    assert (same["clients"], same["change_low"]) == (84, pytest.approx(0.1))
+
+
+def test_equal_runs_have_about_the_interval_of_all_their_clients() -> None:
+    several = of_runs([0.5] * 8, clients=30, spread=0.2)
+    one = several.assign(client=np.arange(240)).drop(columns="run")
+    widths = [np.diff(by_age(each)[["cosine_low", "cosine_high"]].iloc[0])[0] for each in (several, one)]
+    assert widths[0] == pytest.approx(widths[1], rel=0.6)
+    assert widths[0] > widths[1]  # clients within runs, and runs
+
+
+def test_two_runs_are_shown_one_by_one_without_an_interval() -> None:
+    two = of_runs([0.2, 0.6], spread=0.1)
+    ages = by_age(two)
+    assert np.isnan(ages[["cosine_low", "real_low"]].to_numpy()).all()
+    assert "not known" in advice(ages)
+    each = by_run(two)
+    assert each["run"].tolist() == ["r0", "r1"]
+    for name, row in zip(("r0", "r1"), each.to_dict("records"), strict=True):
+        assert row["cosine"] == pytest.approx(two[two["run"] == name]["cosine"].mean())
+        assert row["cosine_low"] < row["cosine"] < row["cosine_high"]
+    assert [row[0] for row in run_rows(each)] == ["r0", "r1"]

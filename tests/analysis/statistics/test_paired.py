@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from fedsim import analysis
 from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.statistics.paired import differences_of
+from fedsim.analysis.statistics.paired_tests import signed_rank_test
+from fedsim.analysis.statistics.power import seeds_needed
 from fedsim.analysis.tables.difference_tables import cells, difference_frame, difference_table, notes
 from fedsim.analysis.tables.study_tables import level_frame, study_frames, study_tables
 from fedsim.common import plugins
@@ -74,7 +77,9 @@ def test_differences_are_taken_seed_by_seed(study: Study) -> None:
     assert first.t_interval == pytest.approx((values.mean() - half, values.mean() + half))
     assert first.interval is not None
     assert -1 < first.interval[0] < values.mean() < first.interval[1] < 5
-    assert first.seeds_needed == 12
+    assert first.family == 4
+    assert first.seeds_needed == seeds_needed(first.effect_size, 0.05 / 4)
+    assert math.isinf(first.detectable)  # six seeds: at least 4 / 32
     assert np.isnan(first.point_gap)
 
 
@@ -85,8 +90,8 @@ def test_a_seed_with_a_run_missing_is_left_out_and_named(study: Study) -> None:
     assert last.sign_p == last.p_value == pytest.approx(1 / 16)
     text = " ".join(text_of(difference_table(analysis.differences(study, "mean_percent"))).split())
     assert "Left out for fedlf (dropout=high): seeds 4, of which a run is not done" in text
-    assert "With 5 seeds that differ neither test can give a p below 0.0625" in text
-    assert "Holm corrects the rank test for the 4 comparisons" in text
+    assert "mean percent: with 6 seeds that differ and 4 comparisons p Holm cannot be below 0.125" in text
+    assert "corrected for all comparisons of the metric" in text
     assert "Seeds without a difference are left out of both tests." in text
 
 
@@ -99,7 +104,7 @@ def test_holm_covers_the_comparisons_of_one_list(study: Study) -> None:
 
 def test_a_size_of_interest_has_its_own_number_of_seeds(study: Study) -> None:
     first = analysis.differences(study, "mean_percent", size=first_std(study))[0]
-    assert first.seeds_needed == 10  # an effect of 1
+    assert first.seeds_needed == seeds_needed(1.0, 0.05 / 4)
     assert first.size == pytest.approx(first.std)
 
 
@@ -144,27 +149,47 @@ def test_no_pair_at_all_is_shown_as_such(tmp_path: Path) -> None:
     (found,) = analysis.differences(study, "mean_percent")
     assert (found.n, found.missing) == (0, (1, 2))
     assert np.isnan([found.mean, found.p_value, found.better]).all()
-    assert cells(found)[2:6] == ["0", "–\n–\n–", "–\n–\n–", "–\n–"]
+    assert cells(found)[2:6] == ["0", "–\n–\n–", "–\n(–)\n(–)", "–\n–"]
     assert "fedfv: no seed with both runs." in paired_differences([found], ("fedavg", "fedfv")).alt
 
 
 def test_the_table_says_what_the_correction_puts_out_of_reach(study: Study) -> None:
     found = [d for d in analysis.differences(study, "mean_percent") if d.level == "fedlf"][:1]
     assert (found[0].n, found[0].p_value) == (6, pytest.approx(1 / 32))
-    assert "whatever the difference" not in notes(found)
-    both = notes([*found, replace(found[0], level="other")])
-    assert "With 6 seeds that differ none of 2 comparisons can have a p Holm below 0.0625" in both
-    tied = replace(found[0], metric="min_percent", values=np.zeros(6))
-    assert "whatever the difference" not in notes(
-        [*found, tied]
-    )  # of a comparison without any difference p is 1
+    assert "whatever the difference" not in notes([replace(found[0], family=1)])
+    both = [replace(found[0], family=2, level=level) for level in ("fedlf", "other")]
+    warning = "mean percent: with 6 seeds that differ and 2 comparisons p Holm cannot be below 0.0625"
+    assert warning in notes(both)
+    tied = replace(both[0], metric="min_percent", values=np.zeros(6))
+    assert warning in notes([*both, tied])  # of a comparison without any difference p is 1
+
+
+def test_each_metric_is_warned_of_by_itself(study: Study) -> None:
+    (one, *_) = [
+        replace(d, family=1) for d in analysis.differences(study, "mean_percent") if d.level == "fedlf"
+    ]
+    few = replace(one, metric="min_percent", values=np.array([0.0, 0, 1, 2, 3, 4]))
+    text = notes([one, few, replace(few, metric="angle_rad")])
+    assert (
+        "min percent, angle rad: with 4 seeds that differ and 1 comparison p Holm cannot be below 0.125"
+        in text
+    )
+    assert "mean percent" not in text
+
+
+def test_the_detectable_difference_is_what_the_rank_test_sees_in_four_studies_of_five() -> None:
+    rng = np.random.default_rng(4)
+    (found,) = differences_of(*by_hand({"x": [(0.0, x) for x in rng.normal(0, 3, 10)]}), "x")
+    studies = rng.normal(found.detectable, found.std, (1500, 10))
+    assert np.mean([signed_rank_test(s) <= 0.05 for s in studies]) == pytest.approx(0.8, abs=0.04)
+    assert cells(found)[6] == f"{found.detectable:.3g}\n{found.seeds_needed:,}"
 
 
 def test_equal_differences_have_no_spread() -> None:
     study, frame = by_hand({"x": [(0.0, 0.1)] * 3})
     (found,) = differences_of(study, frame, "x")
     assert found.values.tolist() == [0.1] * 3
-    assert (found.std, found.effect_size, found.seeds_needed) == (0, np.inf, 3)
+    assert (found.std, found.effect_size, found.seeds_needed) == (0, np.inf, 6)
     assert found.t_interval == (found.mean, found.mean)
 
 
@@ -283,7 +308,7 @@ def test_swapping_level_and_baseline_turns_the_signs(pairs: list[tuple[int, int]
     (there,) = differences_of(study.asked({"baseline": "a"}), frame, "x")
     (back,) = differences_of(study.asked({"baseline": "b"}), frame, "x")
     np.testing.assert_array_equal(there.values, -back.values)
-    same = ("sign_p", "p_value", "p_holm", "seeds_needed", "std")
+    same = ("sign_p", "p_value", "p_holm", "seeds_needed", "detectable", "std")
     assert [getattr(there, n) for n in same] == pytest.approx([getattr(back, n) for n in same], nan_ok=True)
     assert there.pairing_factor == pytest.approx(back.pairing_factor, nan_ok=True)
     assert (there.better, there.worse) == (back.worse, back.better)

@@ -13,10 +13,7 @@ from fedsim.analysis.statistics import bootstrap
 from fedsim.analysis.statistics.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
 from fedsim.analysis.statistics.paired import _ratio, _std
 from fedsim.analysis.statistics.paired_tests import (
-    MOST_SEEDS,
     holm,
-    power,
-    seeds_needed,
     sign_test,
     signed_rank_test,
     smallest_p,
@@ -87,18 +84,6 @@ def test_holm_is_between_the_p_value_and_bonferroni(given_p: list[float]) -> Non
     assert (corrected <= np.minimum(1, len(given_p) * np.array(given_p)) + 1e-12).all()
 
 
-@pytest.mark.parametrize(("effect", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10), (-0.5, 34)])
-def test_seeds_needed_are_those_of_the_published_tables(effect: float, n: int) -> None:
-    """Paired t test, two-sided, alpha 0.05, power 0.8, as G*Power has it."""
-    assert seeds_needed(effect) == n
-    assert power(n, effect) >= 0.8 > power(n - 1, effect)
-
-
-@pytest.mark.parametrize("n", [3, 5, 30])
-def test_without_an_effect_the_power_is_the_level(n: int) -> None:
-    assert power(n, 0.0, 0.05) == pytest.approx(0.05, rel=1e-9)
-
-
 def test_spreads_below_one_are_spreads() -> None:
     assert _std(np.array([0.1, 0.2, 0.3])) == pytest.approx(0.1)
     assert _std(np.array([0.1, 0.1, 0.1])) == 0
@@ -119,37 +104,10 @@ def test_two_seeds_have_a_factor_and_an_interval_takes_ten_thousand_draws() -> N
     assert max(drawn) == 10_000
 
 
-def test_power_is_the_share_of_studies_that_see_the_effect() -> None:
-    samples = np.random.default_rng(5).normal(0.9, 1, (20_000, 10))
-    seen = np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05)
-    assert power(10, 0.9) == pytest.approx(seen, abs=0.01)
-
-
-def test_the_most_seeds_that_are_named() -> None:
-    """The normal law gives (1.96 + 0.8416)² / effect² pairs, and a little more."""
-    pairs = (1.959964 + 0.841621) ** 2
-    assert seeds_needed(np.sqrt(pairs / (MOST_SEEDS - 50))) == pytest.approx(MOST_SEEDS - 48, abs=2)
-    assert seeds_needed(np.sqrt(pairs / (MOST_SEEDS + 50))) is None
-    assert MOST_SEEDS == 100_000
-
-
-@pytest.mark.parametrize("effect", [0.3, 0.37, 0.6, 1.3, 2.2])
-def test_one_pair_fewer_has_too_little_power(effect: float) -> None:
-    n = seeds_needed(effect, alpha=0.01, wanted=0.9)
-    assert n is not None
-    assert power(n, effect, 0.01) >= 0.9 > power(n - 1, effect, 0.01)
-    assert n > (seeds_needed(effect) or 0)
-
-
 def test_the_smallest_p_is_that_of_differences_of_one_sign() -> None:
     assert [smallest_p(n) for n in (0, 1, 2, 5)] == [1, 1, 0.5, 1 / 16]
     for n in range(1, 8):
         assert signed_rank_test(range(1, n + 1)) == sign_test([2.0] * n) == smallest_p(n)
-
-
-def test_where_no_number_of_seeds_helps_none_is_given() -> None:
-    assert seeds_needed(0.0) is seeds_needed(float("nan")) is seeds_needed(1e-6) is None
-    assert seeds_needed(float("inf")) == seeds_needed(100.0) == 3
 
 
 def test_an_interval_takes_three_observations() -> None:
@@ -283,3 +241,26 @@ def test_pairing_of_equal_or_few_values() -> None:
     assert found is None
     hand = (a.var() + (2 * a).var()) / a.var()
     assert pairing_factor(a, 2 * a)[0] == pairing_factor(2 * a, a)[0] == pytest.approx(hand)
+
+
+def test_clusters_of_equal_size_have_the_interval_of_their_means() -> None:
+    values = np.random.default_rng(8).normal(size=(6, 4))
+    clusters = np.repeat([7, 3, 9, 1, 5, 2], 4)
+    found = interval(mean_of(values.ravel()), 24, clusters=clusters)
+    order = np.argsort([7, 3, 9, 1, 5, 2])
+    assert found == pytest.approx(interval(mean_of(values.mean(axis=1)[order]), 6))
+    assert interval(mean_of(values[:2].ravel()), 8, clusters=np.repeat([0, 1], 4)) is None
+
+
+def test_blocks_are_small_enough_for_all_observations_of_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, clusters = np.arange(40.0), np.repeat(np.arange(4), 10)
+    whole = interval(mean_of(values), 40, draws=50, clusters=clusters)
+    monkeypatch.setattr(bootstrap, "_NUMBERS_AT_ONCE", 200)
+    sizes = []
+
+    def mean(counts: Floats) -> Floats:
+        sizes.append(counts.size)
+        return mean_of(values)(counts)
+
+    assert interval(mean, 40, draws=50, clusters=clusters) == whole
+    assert max(sizes) == 200

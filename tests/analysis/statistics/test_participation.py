@@ -20,6 +20,7 @@ from fedsim.analysis.statistics.participation import (
     groupings,
     groups,
     label_counts,
+    label_sets,
     losses,
     worst_group,
 )
@@ -295,7 +296,7 @@ def test_a_study_is_summed_up_by_group_and_compared(tmp_path: Path) -> None:
     assert worst.better == gap.better == victims.better == 1
     assert len(participation_tables(study)) == 3
     told = run_participation_tables(study.run(study.cells[0]))[0].caption
-    assert "Those of fewer than 6 clients cover less than 95 %." in str(told)
+    assert "Those of fewer than 6 cover less than 95 %." in str(told)
     assert set(frames) <= set(analysis.study_frames(study))
 
 
@@ -340,3 +341,51 @@ def test_code_that_a_folder_names_is_not_run_to_look_at_it(run: analysis.Run, tm
     run.config["task"] = {"name": "mine.py:mine"}
     with pytest.raises(RunError, match=r"task.name: expected one of the installed, found 'mine.py:mine'"):
         clients(run, labels=True)
+
+
+def alike(copies: int, clients: int = 8) -> pd.DataFrame:
+    """Clients with a label of their own, each as often as `copies`, and one label that nobody holds alone."""
+    rng = np.random.default_rng(3)
+    each = pd.DataFrame(
+        {"n": 10, "accuracy_percent": rng.normal(60, 9, clients), "used": rng.normal(size=clients)}
+    )
+    for label in range(clients):
+        each[f"label_{label}"] = (np.arange(clients) == label) * 5
+    return pd.concat([each] * copies, ignore_index=True).assign(availability=0.5)
+
+
+def test_clients_with_the_same_labels_are_one_observation() -> None:
+    """Copies of clients add nothing, if they are drawn together; drawn one by one they narrow the interval."""
+    once, often = alike(1), alike(5)
+    for table in (lambda frame: groups(frame, "availability"), correlations):
+        one, many = (table(frame)[["low", "high"]].to_numpy() for frame in (once, often))
+        np.testing.assert_allclose(one, many, rtol=1e-9)
+        unknown = table(often.drop(columns=[c for c in often if str(c).startswith("label_")]))
+        assert (np.ptp(unknown[["low", "high"]].to_numpy()[0]) < 0.7 * np.ptp(one[0])).all()
+
+
+def test_sets_of_labels() -> None:
+    held = [(1, 0, 2), (3, 0, 1), (0, 1, 0), (1, 1, 1), (2, 3, 4), (0, 0, 0)]
+    frame = pd.DataFrame(held, columns=["label_0", "label_1", "label_2"])
+    sets = label_sets(frame)
+    assert sets is not None
+    assert sets[0] == sets[1]
+    assert len(set(sets.tolist())) == 5  # those that hold all labels are not alike
+    assert label_sets(frame[[]]) is None
+
+
+def test_accuracies_are_means_over_the_last_evaluations(tmp_path: Path) -> None:
+    accuracy = np.array([[0.2, 0.4], [0.3, 0.9], [0.7, 0.8]])
+    made = analysis.open_run(
+        write_run(tmp_path / "run", tables={"evals": evals_table(accuracy)}, virtual_us=None)
+    )
+    assert clients(made)["accuracy_percent"].tolist() == pytest.approx([70, 80])
+    assert clients(made, last=2)["accuracy_percent"].tolist() == pytest.approx([50, 85])
+    with pytest.raises(RunError, match="last: expected 4 evaluations to average, found 3"):
+        clients(made, last=4)
+    other = evals_table(accuracy, n=np.array([[20, 20], [20, 10], [20, 20]]))
+    made = analysis.open_run(write_run(tmp_path / "other", tables={"evals": other}, virtual_us=None))
+    with pytest.raises(
+        RunError, match=r"last: expected the same clients in all evaluations .* found others at step 2"
+    ):
+        clients(made, last=2)

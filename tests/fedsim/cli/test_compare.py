@@ -52,6 +52,14 @@ def test_a_study_is_compared_by_seed(studies: list[Path]) -> None:
     assert f"{-difference.mean:+.3g}" in turned
 
 
+def test_the_last_evaluations_are_averaged_if_asked_for(studies: list[Path]) -> None:
+    study = analysis.open_study(studies[0]).asked({"last": 2})
+    text = compared(studies[0], "--metric", "mean_percent", "--last", "2", "--by", "availability")
+    assert text.count("at the end of each run, averaged over the last 2 evaluations") >= 3
+    assert f"{analysis.differences(study, 'mean_percent')[0].mean:+.3g}" in text
+    assert CliRunner().invoke(app, ["compare", str(studies[0]), "--last", "0"]).exit_code == 2
+
+
 def test_groups_of_clients_are_shown_if_asked_for(studies: list[Path]) -> None:
     text = compared(studies[0], "--metric", "gini", "--by", "label")
     assert "first: accuracy by label at the end of each run" in text
@@ -136,6 +144,8 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
         ((studies[0], "--split", "tets"), FolderError, "there is no split 'tets'; did you mean 'test'"),
         ((one, one, "--metric", "gini"), ConfigError, "--metric: it is for studies, and .* is a run"),
         ((one, one, "--at", "steps"), ConfigError, "--at: it is for studies"),
+        ((one, one, "--last", "2"), ConfigError, "--last: it is for studies"),
+        ((studies[0], "--last", "99"), FolderError, "last: expected 99 evaluations to average, found "),
         ((one, tmp_path / "none"), FolderError, "there is no run folder"),
         ((one, studies[0] / "runs/fedavg/seed-2"), RunError, "client 1 has .* samples in the first"),
     ):
