@@ -5,6 +5,7 @@ from .export.perfetto import export_perfetto
 from .export.tensorboard import TensorBoardWriter, export_tensorboard
 from .export.wandb import WandbWriter, export_wandb, require_wandb
 from .opening.joining import join_studies
+from .opening.results import last_evaluations
 from .opening.run import Evaluation, Run, open_all, open_run
 from .opening.study import POINTS, Cell, Study, is_study, open_study
 from .plots.availability import availability_picture
@@ -87,6 +88,7 @@ __all__ = [
     "improved_users_percent",
     "is_study",
     "join_studies",
+    "last_evaluations",
     "online_share",
     "open_all",
     "open_run",

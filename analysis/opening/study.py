@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from fedsim.analysis.opening.results import RESULTS, CellResult, bytes_by, read_results
+from fedsim.analysis.opening.results import bytes_by, evaluation_of
 from fedsim.analysis.opening.run import Evaluation, Run, latest, open_run
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
@@ -22,6 +22,7 @@ from fedsim.config.published import PublishedSection
 from fedsim.config.section import Count
 from fedsim.config.study import TuneSection
 from fedsim.records.manifest import MANIFEST
+from fedsim.records.study_results import RESULTS, LastEvaluation, read_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,7 @@ class Cell:
     status: str
     """`done`, `running`, `failed`, `interrupted` or `pending`."""
     error: str | None = None
-    results: tuple[CellResult, ...] = ()
+    results: tuple[LastEvaluation, ...] = ()
     """The last evaluation on each split, from `results.csv`, for a cell whose run folder is missing."""
 
     @property
@@ -220,7 +221,7 @@ class Study:
         """
         split = split or self.split
         if cell.results:
-            return [_of_split(cell, split).evaluation()]
+            return [evaluation_of(_of_split(cell, split))]
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._evaluations:
             run = self.afresh(cell)
@@ -269,7 +270,7 @@ class Study:
         return groups.values()
 
 
-def _of_split(cell: Cell, split: str | None) -> CellResult:
+def _of_split(cell: Cell, split: str | None) -> LastEvaluation:
     """Return a cell's result on a split, by default that of its configuration. Raises FolderError."""
     if split is None:
         return cell.results[0]
@@ -382,7 +383,7 @@ def _cell(
     axes: dict[str, tuple[str, ...]],
     folder: Path,
     where: str,
-    results: Mapping[str, Sequence[CellResult]],
+    results: Mapping[str, Sequence[LastEvaluation]],
 ) -> Cell:
     if set(cell.levels) != set(axes):
         raise FolderError(

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import tomli_w
 
-from fedsim.analysis.opening.results import RESULTS, read_results, results_of, write_results
-from fedsim.analysis.opening.run import open_run
+from fedsim import analysis
 from fedsim.common.errors import Error, FolderError
 from fedsim.common.files import make_directory, write_json, write_text
 from fedsim.config.run import RunConfig
 from fedsim.config.study import StudyConfig, load_study
 from fedsim.records.existing_run import ExistingRun, State, Status, differences, refuse_others, run_in
+from fedsim.records.study_results import RESULTS, read_results, write_results
 from fedsim.studies.grid import Cell, by_levels, cells_of
 
 _STATES, _CONFIG, _FORMAT = "study.json", "study.toml", 1
@@ -101,7 +101,7 @@ class StudyFolder:
         if state.status != "done":
             self._results.pop(cell.folder, None)
         elif folder.exists() and [r.digest for r in self._results.get(cell.folder, ())][:1] != [state.digest]:
-            self._results[cell.folder] = results_of(open_run(folder), cell.folder)
+            self._results[cell.folder] = analysis.last_evaluations(analysis.open_run(folder), cell.folder)
 
     def release(self) -> None:
         """Write that running cells were interrupted, as no process runs them any more."""

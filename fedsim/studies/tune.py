@@ -11,7 +11,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from fedsim.analysis.opening.study import Study, open_study
+from fedsim import analysis
 from fedsim.common.errors import RunError
 from fedsim.common.plugins import smaller_is_better
 from fedsim.common.terminal import shown
@@ -70,7 +70,7 @@ def tuned(study: StudyConfig, folder: Path) -> StudyConfig:
     tune = _tune_of(study)
     best = min if smaller_is_better(tune.metric) else max
     chosen = {}
-    for level, means in scores(tune, open_study(folder)).items():
+    for level, means in scores(tune, analysis.open_study(folder)).items():
         values = [
             (mean, value) for mean, value in zip(means.values(), tune.values, strict=True) if mean == mean
         ]
@@ -82,7 +82,7 @@ def tuned(study: StudyConfig, folder: Path) -> StudyConfig:
     return _with(study, chosen)
 
 
-def scores(tune: TuneSection, tried: Study) -> Scores:
+def scores(tune: TuneSection, tried: analysis.Study) -> Scores:
     """Return the mean of the metric over the seeds and the other axes' levels of a tuning study."""
     frame, key = tried.frame([tune.metric]), list(tried.axes)[-1]
     groups = frame.groupby([tune.axis, key])[tune.metric]
@@ -99,7 +99,7 @@ def scores(tune: TuneSection, tried: Study) -> Scores:
 
 def tuning_table(study: StudyConfig, folder: Path) -> Table:
     """Return the means of a tuned study's values as a table for the terminal; `*` marks the chosen one."""
-    tune, tried = _tune_of(study), open_study(folder)
+    tune, tried = _tune_of(study), analysis.open_study(folder)
     title = f"{tune.key} by {tune.metric}, {len(tried.seeds)} seeds; * is chosen"
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, title=shown(title))
     table.title_justify = table.caption_justify = "left"

@@ -12,11 +12,12 @@ import pytest
 
 from fedsim import analysis
 from fedsim.analysis.opening.joining import join_runs, join_studies
-from fedsim.analysis.opening.results import results_of, write_results
+from fedsim.analysis.opening.results import last_evaluations
 from fedsim.analysis.opening.study import POINTS, Study, bytes_by
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.config.errors import validated
 from fedsim.config.study import COLUMNS, StudyConfig
+from fedsim.records.study_results import write_results
 from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 
@@ -320,7 +321,7 @@ def test_a_cell_without_its_run_has_one_evaluation_alone(tmp_path: Path) -> None
     results = [
         r
         for cell in study.cells
-        for r in results_of(study.run(cell), str(cell.folder.relative_to(study.folder)))
+        for r in last_evaluations(study.run(cell), str(cell.folder.relative_to(study.folder)))
     ]
     write_results(study.folder, results)
     shutil.rmtree(study.folder / "runs")

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from fedsim import analysis
-from fedsim.analysis.opening.results import CellResult, read_results, write_results
+from fedsim.analysis.opening.results import evaluation_of
 from fedsim.common.errors import FolderError
+from fedsim.records.study_results import LastEvaluation, read_results, write_results
 
-LINE = CellResult("runs/a/seed-1", "ab12", "test", 3, 4_000_000, 900, "10 0 4 5", "7 0 nan 5")
+LINE = LastEvaluation("runs/a/seed-1", "ab12", "test", 3, 4_000_000, 900, "10 0 4 5", "7 0 nan 5")
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -22,7 +23,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_has_its_clients() -> None:
-    found = LINE.evaluation()
+    found = evaluation_of(LINE)
     assert (found.step, found.time_us, found.split) == (3, 4_000_000, "test")
     assert found.client.tolist() == [0, 1, 2, 3]
     assert found.n.tolist() == [10, 0, 4, 5]

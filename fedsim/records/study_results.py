@@ -1,0 +1,83 @@
+"""`results.csv` of a study: the last evaluation of each finished cell, which outlives the run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.common.errors import FolderError
+from fedsim.common.files import write_text
+
+RESULTS = "results.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class LastEvaluation:
+    """The last evaluation of a cell on one split: a line of `results.csv`."""
+
+    cell: str
+    """The cell's folder, relative to the study's."""
+    digest: str
+    split: str
+    step: int
+    time_us: int
+    bytes: int
+    """Bytes moved by the jobs that had ended."""
+    n: str
+    """Samples of the clients 0, 1, ..., separated by spaces."""
+    correct: str
+    """Correctly classified samples of the same clients; `nan` where the model's outputs were not finite."""
+
+    def counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return `n` and `correct` [K] as numbers. Raises ValueError."""
+        samples, correct = (np.array(text.split(), dtype=np.float64) for text in (self.n, self.correct))
+        if len(samples) != len(correct):
+            raise ValueError(f"expected as many numbers in correct as in n, found {len(correct)}")
+        if not (correct[~np.isnan(correct)] <= samples[~np.isnan(correct)]).all() or (samples < 0).any():
+            raise ValueError("expected correct from 0 to n for each client")
+        return samples, correct
+
+
+_COLUMNS = tuple(field.name for field in fields(LastEvaluation))
+
+
+def write_results(folder: Path, results: Iterable[LastEvaluation]) -> None:
+    """Write `results.csv` in a study's folder."""
+    lines = [",".join(_COLUMNS), *(",".join(map(str, astuple(result))) for result in results)]
+    write_text(folder / RESULTS, "\n".join(lines) + "\n")
+
+
+def read_results(folder: Path) -> dict[str, list[LastEvaluation]]:
+    """Return the results in a study's folder by cell; empty without the file.
+
+    Raises FolderError that names the line.
+    """
+    file = folder / RESULTS
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{file}: cannot be read: {error}") from error
+    found: dict[str, list[LastEvaluation]] = {}
+    for result in _parsed(file, text):
+        found.setdefault(result.cell, []).append(result)
+    return found
+
+
+def _parsed(file: Path, text: str) -> Iterator[LastEvaluation]:
+    heading, *lines = text.splitlines() or [""]
+    if heading != ",".join(_COLUMNS):
+        raise FolderError(f"{file}: expected the columns {','.join(_COLUMNS)}, found {heading or 'none'}")
+    for number, line in enumerate(lines, start=2):
+        try:
+            cell, digest, split, step, time_us, moved, n, correct = line.split(",")
+            result = LastEvaluation(cell, digest, split, int(step), int(time_us), int(moved), n, correct)
+            result.counts()
+        except ValueError as error:
+            raise FolderError(f"{file}: line {number}: {error}") from error
+        yield result
