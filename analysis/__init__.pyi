@@ -16,8 +16,9 @@ from .report.notebook import plot, run_html
 from .report.report import run_document, write_page, write_report
 from .report.report_files import write_figures, write_tables
 from .report.study_report import study_document, write_run_reports
-from .statistics.conflicts import conflict_table
 from .statistics.fairness import summary
+from .statistics.interaction import interactions
+from .statistics.observatory import conflict_table
 from .statistics.over_time import improved_over_time, improved_users_percent, time_below
 from .statistics.paired import PairedDifference, differences, differences_of
 from .statistics.published import ClaimedPair, ClaimResult, PublishedValue, claim_results, published_values
@@ -86,6 +87,7 @@ __all__ = [
     "fit_world",
     "improved_over_time",
     "improved_users_percent",
+    "interactions",
     "is_study",
     "join_studies",
     "last_evaluations",

@@ -12,10 +12,16 @@ from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
 _P_VALUES = ("p Holm", "p rank, not corrected", "p sign, not corrected")
 
 
-def difference_block(name: str, differences: Sequence[PairedDifference], study: Study) -> Table:
-    """Return comparisons of one metric at one point as a table."""
+def difference_block(
+    name: str, differences: Sequence[PairedDifference], study: Study, what: str | None = None
+) -> Table:
+    """Return comparisons of one metric at one point as a table.
+
+    The caption says `what` is compared, by default the difference from the baseline.
+    """
     first = differences[0]
     unit = heading_of(first.metric)
+    what = what or f"level minus {first.baseline}"
     others = [axis for axis in study.axes if axis != first.axis]
     columns = (
         Column(first.axis),
@@ -34,9 +40,7 @@ def difference_block(name: str, differences: Sequence[PairedDifference], study: 
         Column("pairing factor", 2),
     )
     rows = tuple(_row(each, others) for each in differences)
-    return Table(
-        name, f"{unit}, level minus {first.baseline} {PLACES.get(first.at, first.at)}", columns, rows
-    )
+    return Table(name, f"{unit}, {what} {PLACES.get(first.at, first.at)}", columns, rows)
 
 
 def _row(each: PairedDifference, others: Sequence[str]) -> tuple[object, ...]:

@@ -45,7 +45,7 @@ class Text:
     kind: str = ""
 
 
-Topic = Literal["accuracy", "worst-off clients", "participation", "lost work", "doubts"]
+Topic = Literal["accuracy", "worst-off clients", "interaction", "participation", "lost work", "doubts"]
 
 
 @dataclass(frozen=True, slots=True)

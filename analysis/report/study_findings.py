@@ -20,11 +20,12 @@ from fedsim.analysis.report.run_findings import (
     least_participation,
     participation_sentence,
 )
-from fedsim.analysis.report.sentences import listed, sentence, told
+from fedsim.analysis.report.sentences import Claims, listed, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_seed
+from fedsim.analysis.statistics.interaction import interactions
 from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
 from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
-from fedsim.analysis.tables.difference_tables import PLACES, averaged, conditions, on_split
+from fedsim.analysis.tables.difference_tables import PLACES, averaged, by_axis, conditions, on_split
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common.errors import ConfigError, RunError
 
@@ -58,6 +59,7 @@ def study_findings(study: Study) -> Iterator[Finding]:
     for topic, family in zip(topics, families, strict=False):
         chosen, contrasts = contrasts[: len(family)], contrasts[len(family) :]
         yield Finding(topic, _compared(family, chosen, study))
+    yield from _interactions(study, metrics[0])
     if contrasts:
         few = _few(min(len(values) for _, values, _ in gaps))
         yield Finding("participation", participation_sentence(contrasts, by, seen.counts[by], few))
@@ -130,6 +132,43 @@ def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast],
     words = _WORDS.get(first.metric, f"in {heading}")
     clauses = told(contrasts, against(first.baseline, level, few, unit))
     return f"{words[:1].upper()}{words[1:]}{place}, {clauses}."
+
+
+def _interactions(study: Study, metric: str) -> Iterator[Finding]:
+    """Yield whether the differences of a metric depend on another axis, a sentence per axis.
+
+    The interactions of all axes are corrected together, apart from all other sentences.
+    """
+    if len(study.axes) < 2:
+        return
+    try:
+        found = [each for each in interactions(study, metric, points_of(study)[0]) if each.n]
+    except (ConfigError, RunError):
+        return
+    contrasts = by_seed([(_name_of_interaction(study, each), each.values, each.better_is) for each in found])
+    by_name = {each.name: each for each in contrasts}
+    for family in by_axis(found):
+        first = family[0]
+        base = f"{study.baseline(study.axis())} than at {first.axis}={first.baseline}"
+        unit = "points" if metric.endswith("_percent") else heading_of(metric).partition(", ")[2]
+        claims = Claims(
+            better="{these} {are} better against {base}",
+            worse="{these} {are} worse against {base}",
+            unseen="no other difference from {base} is seen for {these}",
+            few=_few(min(each.n for each in family)),
+            unit=unit,
+            base=base,
+        )
+        words = _WORDS.get(metric, f"in {heading_of(metric).partition(', ')[0]}")
+        text = told([by_name[_name_of_interaction(study, each)] for each in family], claims)
+        corrected = f" (corrected for {len(found)} interactions)" if len(found) > 1 else ""
+        yield Finding("interaction", sentence(f"{words[:1].upper()}{words[1:]}, {text}{corrected}"))
+
+
+def _name_of_interaction(study: Study, each: PairedDifference) -> str:
+    level = each.others[study.axis()]
+    places = [f"{each.axis}={each.level}", *(f"{a}={x}" for a, x in each.others.items() if a != study.axis())]
+    return f"{level} at {', '.join(places)}"
 
 
 def _levels(study: Study, metric: str) -> str:

@@ -40,8 +40,9 @@ from fedsim.analysis.report.document import (
 from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import study_participation_blocks
 from fedsim.analysis.report.report import overview_blocks, report_command, write_report
+from fedsim.analysis.statistics.interaction import interactions
 from fedsim.analysis.statistics.paired import PairedDifference, differences
-from fedsim.analysis.tables.difference_tables import PLACES, conditions, notes
+from fedsim.analysis.tables.difference_tables import PLACES, by_axis, conditions, interaction_of, notes
 from fedsim.analysis.tables.published_tables import published_frames
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
@@ -242,6 +243,9 @@ def _differences_at(at: Point, study: Study, axis: str, metrics: Sequence[str]) 
         yield Text(notes(list(chain.from_iterable(by_metric.values()))), "note")
     for metric, each in families:
         yield difference_block(f"differences-{at}-{metric}".replace("_", "-"), each, study)
+        for found in by_axis(interactions(study, metric, at)):
+            name = f"interactions-{found[0].axis}-{at}-{metric}".replace("_", "-")
+            yield difference_block(name, found, study, interaction_of(study, found))
 
 
 def _drawn(name: str, differences: Sequence[PairedDifference], levels: Sequence[str]) -> Iterator[Figure]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedsim.analysis.drawing.picture import spans
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
+from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.server.conflicts import ORTHOGONAL
 
@@ -168,3 +169,20 @@ def _all_by(group: NDArray[np.int_], values: NDArray[np.bool_]) -> NDArray[np.bo
     """Return for each group of neighbours whether all of its values hold."""
     starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
     return np.asarray(np.logical_and.reduceat(values, starts))
+
+
+@arguments.checked
+def conflict_table(run: Run) -> pd.DataFrame:
+    """Return the mean number of clients in conflict with the direction, present and absent, layer by layer.
+
+    One row per block; block -1 is the whole model. `present` counts the clients of a step whose update makes an angle
+    above 90 degrees with the direction, averaged over steps with updates: MC for the whole model, LC_l for layer l
+    (FedLF, Table 2). `absent` counts remembered updates in the same way. Raises FolderError unless the run recorded
+    conflicts.
+    """
+    each = recorded(run)
+    steps = each.step.nunique()
+    against = each[each.against]
+    counts = against.groupby(["block", against.age == 0]).size().unstack(fill_value=0)
+    counts = counts.reindex(index=sorted(each.block.unique()), columns=[True, False], fill_value=0) / steps
+    return counts.rename(columns={True: "present", False: "absent"}).rename_axis(columns=None)

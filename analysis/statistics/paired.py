@@ -180,6 +180,11 @@ def differences_of(
             f"{study.folder}: no level of axis {among!r} has runs beside those of {base!r} at equal other levels; "
             f"levels: {', '.join(study.axes[among])}"
         )
+    return corrected(differences)
+
+
+def corrected(differences: Sequence[PairedDifference]) -> list[PairedDifference]:
+    """Return differences with Holm's correction for all of them together."""
     p_values = np.array([each.p_value for each in differences])
     family = max(int((~np.isnan(p_values)).sum()), 1)
     return [

@@ -65,23 +65,42 @@ def conditions(study: Study) -> str:
     return on_split(study.split) + averaged(study)
 
 
-def difference_table(differences: Sequence[PairedDifference], where: str = "") -> Table:
+def difference_table(
+    differences: Sequence[PairedDifference], where: str = "", what: str | None = None
+) -> Table:
     """Return comparisons at one point as a table for the terminal; its caption explains the numbers.
 
-    `where` ends the title, such as `conditions`.
+    The title says `what` is compared, by default the difference from the baseline, and ends with `where`, such as
+    `conditions`.
     """
     first = differences[0]
+    what = what or f"{first.axis}: difference from {first.baseline}"
     table = Table(
         box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(differences))
     )
     place = f"{PLACES.get(first.at, first.at)}{where}"
-    table.title = shown(f"{first.axis}: difference from {first.baseline}, {place}")
+    table.title = shown(f"{what}, {place}")
     table.caption_justify, table.title_justify = "left", "left"
     for i, heading in enumerate(_HEADINGS):
         table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold", no_wrap=i > 1)
     for row in map(cells, differences):
         table.add_row(*map(shown, row))
     return table
+
+
+def interaction_of(study: Study, interactions: Sequence[PairedDifference]) -> str:
+    """Return in words what interactions of a study with one other axis are."""
+    axis, first = study.axis(), interactions[0]
+    return (
+        f"interaction of {axis} and {first.axis}: difference from {study.baseline(axis)} at a level of {first.axis}"
+        f" minus that at {first.baseline}"
+    )
+
+
+def by_axis(interactions: Sequence[PairedDifference]) -> list[list[PairedDifference]]:
+    """Return interactions as a list for each other axis."""
+    axes = dict.fromkeys(each.axis for each in interactions)
+    return [[each for each in interactions if each.axis == axis] for axis in axes]
 
 
 def cells(each: PairedDifference) -> list[str]:

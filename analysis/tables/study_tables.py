@@ -12,13 +12,16 @@ from rich.table import Table
 
 from fedsim.analysis.opening.study import POINTS, Point, Study, open_study
 from fedsim.analysis.statistics.bootstrap import spread_of
+from fedsim.analysis.statistics.interaction import interactions_of
 from fedsim.analysis.statistics.paired import PairedDifference, differences_of
 from fedsim.analysis.tables.closing import ACCURACIES
 from fedsim.analysis.tables.difference_tables import (
     PLACES,
+    by_axis,
     conditions,
     difference_frame,
     difference_table,
+    interaction_of,
     plain,
     span,
 )
@@ -35,8 +38,9 @@ def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
     """Return the results of a study as frames by name; the study's `compare` selects metrics and points.
 
     `levels.<point>`: a row per metric and combination of levels, with mean, std and interval over seeds.
-    `differences.<point>`: a row per metric and comparison, see `difference_frame`. Both for each point of `compare.at`
-    (by default `end`). `participation.groups` and `participation.measures`, if `compare.group` asks for a group: see
+    `differences.<point>`: a row per metric and comparison, see `difference_frame`. With a second axis,
+    `interactions.<point>`: the same columns for `interactions`. All for each point of `compare.at` (by default `end`).
+    `participation.groups` and `participation.measures`, if `compare.group` asks for a group: see
     `fedsim.analysis.tables.group_tables.participation_frames`. Raises RunError if no run is done.
     """
     opened = study if isinstance(study, Study) else open_study(study)
@@ -45,6 +49,8 @@ def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
         frames[f"levels.{at}"] = level_frame(opened, at)
         if differences := list(_differences(opened, at)):
             frames[f"differences.{at}"] = difference_frame(differences)
+        if found := list(_interactions(opened, at)):
+            frames[f"interactions.{at}"] = difference_frame(found)
     return frames | (participation_frames(opened) if opened.compare.get("group") else {})
 
 
@@ -57,6 +63,10 @@ def study_tables(study: Study | str | Path) -> list[Table]:
         tables.append(_level_table(opened, at))
         if differences := list(_differences(opened, at)):
             tables.append(difference_table(differences, conditions(opened)))
+        tables += [
+            difference_table(each, conditions(opened), interaction_of(opened, each))
+            for each in by_axis(list(_interactions(opened, at)))
+        ]
     return tables + (participation_tables(opened) if opened.compare.get("group") else [])
 
 
@@ -98,6 +108,14 @@ def _differences(study: Study, at: Point) -> Iterator[PairedDifference]:
         frame = study.frame(names, at)
         for metric in names:
             yield from differences_of(study, frame, metric, at)
+
+
+def _interactions(study: Study, at: Point) -> Iterator[PairedDifference]:
+    if len(study.axes) > 1 and len(study.axes[study.axis()]) > 1:
+        names = metrics_of(study)
+        frame = study.frame(names, at)
+        for metric in names:
+            yield from interactions_of(study, frame, metric, at)
 
 
 def _level_table(study: Study, at: Point) -> Table:

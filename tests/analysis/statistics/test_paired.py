@@ -318,7 +318,9 @@ def test_swapping_level_and_baseline_turns_the_signs(pairs: list[tuple[int, int]
 
 def test_frames_hold_what_the_differences_say(study: Study) -> None:
     frames = study_frames(study)
-    assert list(frames) == ["levels.end", "differences.end", "levels.steps", "differences.steps"]
+    assert list(frames) == [
+        f"{name}.{at}" for at in ("end", "steps") for name in ("levels", "differences", "interactions")
+    ]
     frame = frames["differences.end"]
     assert len(frame) == 2 * 4
     found = analysis.differences(study, "mean_percent")
