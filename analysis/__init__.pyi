@@ -17,8 +17,7 @@ from .report.report_files import write_figures, write_tables
 from .report.study_report import study_document, write_run_reports
 from .statistics.conflicts import conflict_table
 from .statistics.fairness import summary
-from .statistics.improved_users import improved_users_percent
-from .statistics.over_time import improved_over_time, time_below
+from .statistics.over_time import improved_over_time, improved_users_percent, time_below
 from .statistics.paired import PairedDifference, differences, differences_of
 from .statistics.published import ClaimedPair, ClaimResult, PublishedValue, claim_results, published_values
 from .statistics.waste import waste, waste_by_status, waste_table
