@@ -43,7 +43,7 @@ def fedfv(
 
     `alpha` is the share of clients, those of largest loss, whose updates stay as they are. `order` is the
     order of the targets: ascending loss, descending loss (`reverse`) or random. `seed` draws the random order of each
-    step; in a run it is the run's seed by default.
+    step; in a run it is `seeds.train` by default.
     """
 
     def weigh(stack: Stack) -> Direction:

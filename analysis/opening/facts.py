@@ -10,6 +10,7 @@ from fedsim.analysis.opening.tables import word_counts
 from fedsim.common.units import show_bytes, show_us
 
 _SECTIONS = (
+    "seeds",
     "task",
     "model",
     "partition",

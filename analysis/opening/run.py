@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -160,6 +160,12 @@ class Run:
         if table not in known:
             raise FolderError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
         return cast("pd.DataFrame", getattr(self, table).to_pandas(ignore_metadata=True))
+
+    def seed_of(self, part: Literal["data", "world", "train"]) -> int | None:
+        """Return the seed of a part of the run's random draws (docs/config.md); None if the manifest has none."""
+        seeds = self.config.get("seeds")
+        seed: int | None = self.manifest.get("seed")
+        return seeds.get(part, seed) if isinstance(seeds, dict) else seed
 
     @property
     def split(self) -> str:

@@ -34,7 +34,7 @@ from fedsim.analysis.report.document import (
 from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import runs_participation, selection_blocks
 from fedsim.analysis.report.run_sections import run_section
-from fedsim.analysis.tables.closing import ACCURACIES, closing, unseen_splits
+from fedsim.analysis.tables.closing import ACCURACIES, closing, noise_note, unseen_splits
 from fedsim.analysis.tables.compare import compare
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
@@ -99,6 +99,8 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
         " Lost and late count jobs, empty counts server steps.",
         "note",
     )
+    if note := noise_note(list(map(closing, runs))):
+        yield Text(f"{note[0].upper()}{note[1:]}. std_true_percent is the std without that noise.", "note")
     yield from _unseen(runs)
     yield from _comparison(runs)
     yield from _accuracy(runs)

@@ -1,4 +1,4 @@
-"""What runs say: those with equal seeds are paired by client, others are not compared."""
+"""What runs say: those with equal seeds of the data are paired by client, others are not compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTICIPATION = {
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Runs with the seed of the first one that was evaluated, and what keeps the others from being compared."""
+    """Runs with the data of the first one that was evaluated, and what keeps the others from being compared."""
 
     runs: tuple[Run, ...]
     """The baseline first; all have the same clients."""
@@ -69,8 +69,9 @@ def _pair(runs: Sequence[Run]) -> Pairing:
     measured = last.n > 0
     chosen, accuracy, refused, worlds = [base], [100 * last.accuracy[measured]], [], set()
     for run in evaluated[1:]:
-        if run.manifest.get("seed") != base.manifest.get("seed"):
-            refused.append(f"{run.label} has another seed than {base.label} and is not compared")
+        if run.seed_of("data") != base.seed_of("data"):
+            key = "seeds.data" if "seeds" in {*run.config, *base.config} else "seed"
+            refused.append(f"{run.label} has another {key} than {base.label} and is not compared")
             continue
         try:
             worlds.add(compare(base, run).same_world)

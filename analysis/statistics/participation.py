@@ -102,9 +102,9 @@ def unknown_of(run: Run) -> Unknown:
 def label_counts(run: Run) -> Ints:
     """Return [K, classes] how many training samples of each class each client of a run holds, unseen ones last.
 
-    A run folder has no data: this loads the data set and divides it as the configuration says, reading only the seed
-    and the tables of task and partition. Raises ConfigError or DataError if that fails, and FolderError if task or
-    partitioner are not installed: opening a folder must not run code that the folder names.
+    A run folder has no data: this loads the data set and divides it as the configuration says, reading only the
+    seeds and the tables of task and partition. Raises ConfigError or DataError if that fails, and FolderError if task
+    or partitioner are not installed: opening a folder must not run code that the folder names.
     """
     from fedsim.common import plugins
     from fedsim.config.data import federation
@@ -113,7 +113,7 @@ def label_counts(run: Run) -> Ints:
 
     file = run.folder / CONFIG
     data: dict[str, Any] = {
-        key: run.config[key] for key in ("seed", "task", "partition") if key in run.config
+        key: run.config[key] for key in ("seed", "seeds", "task", "partition") if key in run.config
     }
     for kind, section in (("task", "task"), ("partitioner", "partition")):
         table = data.get(section)

@@ -24,6 +24,11 @@ ACCURACIES = {
     "angle rad": "angle_rad",
 }
 """Heading of each column that is a metric of the last evaluation."""
+_FLOOR = "std_floor_percent"
+_NOISY = 0.5
+"""A spread is said to be noisy if an equal model would show more than this share of it."""
+_NAMED = 3
+"""Most runs in one note; the others are counted."""
 HEADINGS = ("run", *ACCURACIES, "steps", "jobs lost", "late", "empty steps", "virt. h", "wall s")
 
 
@@ -34,7 +39,7 @@ class Closing:
     label: str
     status: str
     metrics: dict[str, float]
-    """By name, those of `ACCURACIES`."""
+    """By name, those of `ACCURACIES` and `std_floor_percent`."""
     steps: int
     jobs: int
     lost: int
@@ -63,7 +68,7 @@ class Closing:
 def closing(run: Run, split: str | None = None) -> Closing:
     """Return the final numbers of one run, counted from its tables."""
     evaluations = run.evaluations(split)
-    names = list(ACCURACIES.values())
+    names = [*ACCURACIES.values(), _FLOOR]
     jobs, steps = word_counts(run.jobs["status"]), word_counts(run.steps["status"])
     return Closing(
         label=run.label,
@@ -90,14 +95,17 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     splits = ", ".join(dict.fromkeys(split or run.split for run in runs))
     caption = f"accuracy per client on the {splits} split; spread and tails are over clients"
     rows: list[list[str]] = []
-    for run in runs:
-        rows.append(closing(run, split).cells())
+    ends = [closing(run, split) for run in runs]
+    for run, end in zip(runs, ends, strict=True):
+        rows.append(end.cells())
         if split is None:
             unseen = unseen_splits(run)
             rows += ([f" {UNSEEN_SPLITS[name]}", *closing(run, name).accuracies()] for name in unseen)
     if len(rows) > len(runs):
         caption += "; unseen: clients that never train; adapted: after they adapted the model"
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=caption)
+    if note := noise_note(ends):
+        caption += f"; {note}"
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(caption))
     for heading in HEADINGS:
         wraps = heading in ("run", "jobs lost")
         justify: Literal["left", "right"] = "left" if heading == "run" else "right"
@@ -105,6 +113,26 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     for label, *numbers in rows:
         table.add_row(shown(label), *numbers)
     return table
+
+
+def noise_note(ends: Sequence[Closing]) -> str:
+    """Return how much std the test sets alone would show, for runs where that is over half of the std; empty for none.
+
+    It compares `std_percent` with `std_floor_percent`, in points.
+    """
+    pairs = ((end.label, end.metrics[_FLOOR], end.metrics["std_percent"]) for end in ends)
+    noisy = [(label, floor, seen) for label, floor, seen in pairs if floor > _NOISY * seen > 0]
+    if not noisy:
+        return ""
+    (first, floor, seen), others = noisy[0], noisy[1:]
+    note = f"a perfectly equal model would show a std of {floor:.1f} points on these test sets, of {seen:.1f} seen"
+    if len(ends) == 1:
+        return note
+    parts = [
+        f"{note} with {first}",
+        *(f"{f:.1f} of {s:.1f} with {name}" for name, f, s in others[: _NAMED - 1]),
+    ]
+    return ", ".join(parts + [f"{len(noisy) - _NAMED} more"] * (len(noisy) > _NAMED))
 
 
 def unseen_splits(run: Run) -> list[str]:

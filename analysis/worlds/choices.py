@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Mask = NDArray[np.bool_]
-_COPIED = ("seed", "pacing", "cost", "dropout", "client", "adversary")
+_COPIED = ("seed", "seeds", "pacing", "cost", "dropout", "client", "adversary")
 """Tables of the configuration that decide how long jobs take and who may be chosen."""
 _MOST_JOBS, _LEAST_CHOICES = 1_000_000, 50
 _MODEL = "model.safetensors"
@@ -159,7 +159,7 @@ class _History:
             config.costs(sizes, parameters, 1.0, trace.about_columns(n)),
             config.pacing.pacing(),
             config.dropout.handling().notice_us,
-            Droppers.among(config.adversaries(), config.seed),
+            Droppers.among(config.adversaries(), config.seed_of("world")),
         )
 
     def longest_us(self) -> int:
@@ -248,13 +248,14 @@ def _row(history: _History, choice: _Choice, longest_us: int) -> tuple[int | flo
 
 
 def _clients(run: Run) -> int:
+    """Return the number of clients that may train."""
     task = run.config.get("task")
     clients = task.get("clients") if isinstance(task, dict) else None
     if not isinstance(clients, int) or clients < 1:
         raise FolderError(
             f"{run.folder / CONFIG}: task.clients: expected a number of at least 1, found {clients!r}"
         )
-    return clients
+    return clients - len(run.manifest.get("unseen") or ())
 
 
 def _sizes(run: Run, n: int) -> Ints:

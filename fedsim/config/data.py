@@ -23,14 +23,14 @@ def federation(config: RunConfig) -> tuple[Task, FederatedData]:
 
     Raises ConfigError or DataError.
     """
-    section, partition = config.task, config.partition
+    section, partition, seed = config.task, config.partition, config.seed_of("data")
     free = psutil.virtual_memory().available
     if section.clients * _CLIENT_BYTES > free:
         raise ConfigError(
             f"task.clients: expected at most {free // _CLIENT_BYTES:,}, which fit into the {show_bytes(free)} of free "
             f"memory, found {section.clients:,}"
         )
-    supplied = {"clients": section.clients, "seed": config.seed, "data_dir": folder(section.data_dir)}
+    supplied = {"clients": section.clients, "seed": seed, "data_dir": folder(section.data_dir)}
     task = checked(plugins.build("task", section.name, section.options, **supplied), section.name)
     divided = federate(
         task,
@@ -40,6 +40,6 @@ def federation(config: RunConfig) -> tuple[Task, FederatedData]:
         fractions=section.fractions,
         pool=section.pool,
         shuffle=section.shuffle,
-        seed=config.seed,
+        seed=seed,
     )
-    return task, with_unseen(divided, section.unseen_clients, config.seed)
+    return task, with_unseen(divided, section.unseen_clients, seed)

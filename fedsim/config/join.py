@@ -82,8 +82,8 @@ class ConfoundConfig(Section):
     """With `to = "label"`: the property is the share of samples with one of these labels. With a fact in words: it is
     whether the client's fact is one of these."""
     rotate: Annotated[bool, With("to", "label")] = False
-    """With `to = "label"`: add the run's seed to each of `labels`, modulo the number of classes, so that the seeds of a
-    study tie different labels."""
+    """With `to = "label"`: add the run's `seeds.data` to each of `labels`, modulo the number of classes, so that
+    the seeds of a study tie different labels."""
     run: Path | None = None
     """With `to = "loss"`: the folder of the run whose last evaluation provides the losses."""
     strength: Annotated[float, Field(ge=0, le=1)] = 1.0

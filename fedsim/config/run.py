@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field
 
 from fedsim.common import plugins
+from fedsim.common.errors import shown
 from fedsim.common.option_requirements import Unless
 from fedsim.config.adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config.section import (
@@ -37,7 +38,7 @@ from fedsim.engine.costs import Costs
 from fedsim.engine.record_words import PERSONAL
 from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose_together
 from fedsim.server.rule import Algorithm, RowsFrom
-from fedsim.server.rule_factory import build_rule
+from fedsim.server.rule_factory import OF_RUN, build_rule
 
 if TYPE_CHECKING:
     from fedsim.training.attack import Adversary
@@ -79,6 +80,29 @@ class TaskSection(PluginSection):
     def training_clients(self) -> int:
         """Number of clients that may train, those that rules, selectors and worlds know."""
         return self.clients - self.unseen_clients
+
+
+class SeedsSection(Section):
+    """`[seeds]`: seeds of the three parts of a run's random draws; a part without one has the run's `seed`."""
+
+    data: Seed | None = None
+    """Seed of the data: a task's own draws, partition, splits, unseen clients, and the rotation of
+    `world.confound.labels`."""
+    world: Seed | None = None
+    """Seed of the clients' lives: the world that a scenario or join makes, which client lives which part of it, jitter,
+    completeness, losses by chance, and attacks."""
+    train: Seed | None = None
+    """Seed of all else: start parameters, minibatches, the client method, selector, rule, evaluated and audited
+    clients."""
+
+
+def _table_of_seeds(seeds: Any) -> Any:
+    if isinstance(seeds, Mapping | SeedsSection):
+        return seeds
+    raise ValueError(
+        f"expected a table, such as seeds.world = 3, found {shown(seeds)}; several seeds of a run are an option of the "
+        "command: --seeds 5"
+    )
 
 
 class ModelSection(PluginSection):
@@ -136,8 +160,9 @@ class AlgorithmSection(PluginSection):
         )
 
     def resolved(self) -> dict[str, Any]:
-        """Return the table and its wrappers' tables with the default of every option."""
-        tables = super().resolved()
+        """Return the table and its wrappers' tables with the default of every option, except for values of the run."""
+        given = self.options
+        tables = {k: v for k, v in super().resolved().items() if k not in OF_RUN or k in given}
         return tables | {"wrap": [w.resolved() for w in self.wrap]} if self.wrap else tables
 
 
@@ -238,7 +263,8 @@ class RunConfig(Section):
     name: RunName
     """Name of the run and of its folder; by default that of the file."""
     seed: Seed = 0
-    """Seed of all random draws: data, world, selection, minibatches."""
+    """Seed of all random draws for which `[seeds]` has none."""
+    seeds: Annotated[SeedsSection, BeforeValidator(_table_of_seeds)] = SeedsSection()
     task: TaskSection
     model: ModelSection | None = None
     partition: PartitionSection | None = None
@@ -293,6 +319,11 @@ class RunConfig(Section):
                 f"stop.split: the run is evaluated on {listed}, not on {self.stop.split!r}: add it to evaluate.also"
             )
 
+    def seed_of(self, part: Literal["data", "world", "train"]) -> int:
+        """Return the seed of a part of the run's random draws, as `[seeds]` divides them."""
+        own: int | None = getattr(self.seeds, part)
+        return self.seed if own is None else own
+
     def recorded_splits(self) -> tuple[str, ...]:
         """Return the splits that evaluations record, `evaluate.split` first."""
         evaluate = self.evaluate
@@ -320,7 +351,7 @@ class RunConfig(Section):
             work=work.with_vectors(len(method.receives), len(method.sends)),
             steps=np.maximum(steps, 1),
             epochs=train.epochs,
-            seed=self.seed,
+            seed=self.seed_of("world"),
             jitter=cost.jitter.jitter(about),
             completeness=cost.completeness.completeness(),
             chance=self.dropout.by_chance(),
@@ -329,7 +360,7 @@ class RunConfig(Section):
     def adversaries(self) -> tuple[Adversary, ...]:
         """Return the adversaries with their clients drawn."""
         return tuple(
-            table.adversary().with_clients_drawn(self.task.training_clients, self.seed)
+            table.adversary().with_clients_drawn(self.task.training_clients, self.seed_of("world"))
             for table in self.adversary
         )
 
@@ -351,6 +382,8 @@ class RunConfig(Section):
                 tables[key] = section.resolved()
             elif isinstance(section, BaseModel):
                 tables[key] = section.model_dump(mode="json", exclude_none=True)
+                if key == "seeds" and not tables[key]:
+                    del tables[key]
             elif key == "adversary" and section:
                 adversaries = [table.resolved() for table in section]
                 tables[key] = adversaries if len(adversaries) > 1 else adversaries[0]

@@ -45,7 +45,7 @@ class WorldConfig(Section):
     horizon: Annotated[Duration, Field(gt=0)] = 7 * 86400 * US
     """Length of the world that the scenario generates, such as `"7d"`; in microseconds after parsing."""
     seed: Annotated[int, Field(ge=0)] | None = None
-    """Seed of the world; by default the run's seed."""
+    """Seed of the scenario or join alone; by default the run's `seeds.world`."""
     unknown: Unknown = "error"
     """Availability of clients where the trace has none: `error` refuses to run, `online` or `offline` assume it."""
     after_end: AfterEnd | None = None

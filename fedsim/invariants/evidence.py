@@ -255,7 +255,7 @@ class Evidence:
         stopped = np.isin(self.jobs["status"][rows], ("late", "unfinished")) & (end < fates.end_us)
         if stopped.any():
             fates = self.world.outcomes(who, start, work, np.where(stopped, end, NEVER))
-        droppers = Droppers.among(self.config.adversaries(), self.config.seed)
+        droppers = Droppers.among(self.config.adversaries(), self.config.seed_of("world"))
         if droppers is not None:
             jobs = Cohort(
                 self.jobs["job"][rows], who, self.nths[rows], self.jobs["version"][rows], share, start

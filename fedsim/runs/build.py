@@ -63,7 +63,7 @@ class RunSpec:
 
     def initial(self) -> torch.Tensor:
         """Return the start parameters [P], the same for equal seeds and models."""
-        return self.network.initial(self.config.seed)
+        return self.network.initial(self.config.seed_of("train"))
 
     def auto_workers(self, cores: int, gpus: int) -> int:
         """Return the number of workers that `workers="auto"` stands for; 0: this process trains all clients.
@@ -153,7 +153,7 @@ def _server(config: RunConfig, data: FederatedData, network: Network, device: st
         wrap=[wrapper.named() for wrapper in algorithm.wrap],
         lr=train.lr,
         momentum=train.momentum,
-        seed=config.seed,
+        seed=config.seed_of("train"),
         lr_decay=train.lr_decay,
         conflicts=_LEVELS[config.record.conflicts],
         device=device,
@@ -194,7 +194,8 @@ def _workbench(
         in_shape=data.x.shape[1:],
         n_classes=data.n_classes,
         sgd=config.train.local_sgd(),
-        seed=config.seed,
+        seed=config.seed_of("train"),
+        attack_seed=config.seed_of("world"),
         losses=needs.losses,
         after=needs.after,
         device=device,
@@ -341,7 +342,11 @@ def _evaluated_clients(config: RunConfig, data: FederatedData) -> tuple[int, ...
         return None
     drawn: list[int] = []
     for first, n, purpose in zip((0, data.n_clients), sizes, ("evaluate", "evaluate unseen"), strict=True):
-        chosen = rng(config.seed, purpose).choice(n, wanted, replace=False) if wanted < n else np.arange(n)
+        chosen = (
+            rng(config.seed_of("train"), purpose).choice(n, wanted, replace=False)
+            if wanted < n
+            else np.arange(n)
+        )
         drawn += sorted((first + chosen).tolist())
     return tuple(drawn)
 
@@ -361,7 +366,7 @@ def _plan(
         costs=config.costs(data.train.sizes, network.P, network.flops, facts.about),
         facts=facts,
         stop=config.stop.stop(),
-        seed=config.seed,
+        seed=config.seed_of("train"),
         evaluate=Evaluate(
             every_steps=evaluate.every_steps,
             every_us=evaluate.every,
@@ -372,14 +377,14 @@ def _plan(
             clients=None if bench.some is None else np.array(bench.some),
         ),
         dropout=config.dropout.handling(),
-        droppers=Droppers.among(bench.adversaries, config.seed),
+        droppers=Droppers.among(bench.adversaries, config.seed_of("world")),
     )
 
 
 def _audit(config: RunConfig, memory: float) -> Audit | None:
     """Return when and on whom the run audits; `memory` is that of the aggregation rule."""
     audit = config.audit
-    return Audit(audit.every, audit.clients, memory, config.seed) if audit.every else None
+    return Audit(audit.every, audit.clients, memory, config.seed_of("train")) if audit.every else None
 
 
 def _facts(data: FederatedData, counts: Ints, trace: Trace) -> Facts:

@@ -29,21 +29,26 @@ Facts = Mapping[str, NDArray[Any]]
 
 
 def confounded(
-    trace: Trace, facts: Facts, config: ConfoundConfig, seed: int, unknown: Unknown = "offline"
+    trace: Trace,
+    facts: Facts,
+    config: ConfoundConfig,
+    seed: int,
+    unknown: Unknown = "offline",
+    rotation: int | None = None,
 ) -> tuple[Trace, dict[str, Any]]:
     """Assign the world's first n clients to the n clients of the data, with the rank correlation of `config`.
 
     facts: by name, arrays with one entry per client of the data: `n_samples` [n], `label_counts` [n, classes], and any
-    others. `unknown` is the availability where the trace has no record. The rank correlation of `config.what` (a
-    property of the world's clients, see `fedsim.worlds.client_statistics`) and `config.to` (of the data's) is
-    `strength` with `sign`: 1 is perfectly sorted, 0 is independent. Returns a world of n clients and a report, which
-    its `source` holds as well. Raises ConfigError for an unknown property or one that is the same for all, TraceError
-    for a world with fewer clients.
+    others. `unknown` is the availability where the trace has no record. `rotation` is what `config.rotate` adds to
+    labels, by default `seed`. The rank correlation of `config.what` (a property of the world's clients, see
+    `fedsim.worlds.client_statistics`) and `config.to` (of the data's) is `strength` with `sign`: 1 is perfectly sorted,
+    0 is independent. Returns a world of n clients and a report, which its `source` holds as well. Raises ConfigError
+    for an unknown property or one that is the same for all, TraceError for a world with fewer clients.
     """
     n = _n_clients(facts)
     if trace.clients < n:
         raise TraceError(f"world.confound: the trace has {trace.clients} clients, but the data has {n}")
-    config = _rotated(config, facts, seed)
+    config = _rotated(config, facts, seed if rotation is None else rotation)
     wanted = data_property(facts, config, n)
     lived = trace if unknown != "online" else _online_when_unknown(select(trace, np.arange(n)))
     night = config.night_start, config.night_end

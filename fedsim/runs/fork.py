@@ -44,7 +44,7 @@ from fedsim.worlds.job_outcomes import without
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.transforms import ending, kept_online
 
-_FIXED = ("seed", "task", "partition", "model", "cost")
+_FIXED = ("seed", "seeds", "task", "partition", "model", "cost")
 """Tables of the configuration that no fork can change: they determined the parent's past or its model."""
 
 _TIMES_LONGER = 10

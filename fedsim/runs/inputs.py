@@ -50,15 +50,22 @@ class InputCache:
         """Return the inputs of a run. Raises ConfigError, DataError or TraceError."""
         if self._last and alike(self._last[0], config):
             return self._last[1]
-        self._last = None
-        task, data = federation(config)
-        counts = label_counts(data)
+        model, data, counts = self._data(config)
         if self._known_trace and alike(self._known_trace[0], config):
             trace = self._known_trace[1]
         else:
             trace = _world(config, data, counts)
-        self._last = config, RunInputs(task.model, data, counts, trace)
+        self._last = config, RunInputs(model, data, counts, trace)
         return self._last[1]
+
+    def _data(self, config: RunConfig) -> tuple[str, FederatedData, Ints]:
+        """Return the task's model, the divided data and their labels, those of the last run if it has the same data."""
+        if self._last and same_data(self._last[0], config):
+            last = self._last[1]
+            return last.model, last.data, last.counts
+        self._last = None  # frees its memory before more is taken
+        task, data = federation(config)
+        return task.model, data, label_counts(data)
 
 
 def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
@@ -70,13 +77,21 @@ def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
     values = (sizes, least, greatest, has_label.sum(axis=1), np.full(n, data.n_classes))
     facts = dict(zip(FACTS, values, strict=True))
     one_to_one = config.world.clients in (None, n)
-    trace = world_trace(config.world, clients=n, seed=config.seed, facts=facts if one_to_one else None)
+    trace = world_trace(
+        config.world, clients=n, seed=config.seed_of("world"), facts=facts if one_to_one else None
+    )
     if config.world.confound is None:
         return trace
     of_data = {"n_samples": sizes, "label_counts": counts}
-    return confounded(trace, of_data, config.world.confound, config.seed, config.world.unknown)[0]
+    seed, rotation = config.seed_of("world"), config.seed_of("data")
+    return confounded(trace, of_data, config.world.confound, seed, config.world.unknown, rotation)[0]
 
 
 def alike(a: RunConfig, b: RunConfig) -> bool:
     """Return whether two runs have the same data and the same world."""
-    return all(getattr(a, name) == getattr(b, name) for name in ("seed", "task", "partition", "world"))
+    return same_data(a, b) and a.world == b.world and a.seed_of("world") == b.seed_of("world")
+
+
+def same_data(a: RunConfig, b: RunConfig) -> bool:
+    """Return whether two runs have the same data, divided in the same way."""
+    return (a.seed_of("data"), a.task, a.partition) == (b.seed_of("data"), b.task, b.partition)

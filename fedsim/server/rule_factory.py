@@ -10,6 +10,9 @@ from fedsim.common.plugin_options import options_of
 from fedsim.common.plugins import build, check, factory
 from fedsim.server.rule import Algorithm, Needs, Promise
 
+OF_RUN = ("lr", "momentum", "seed")
+"""Options of rules whose default is a value of the run."""
+
 
 def build_rule(
     name: str,
@@ -26,7 +29,7 @@ def build_rule(
     clients' learning rate or momentum, or the run's seed. Raises ConfigError, which names the rule or wrapper, for
     unknown names and options, and for combinations that cannot work.
     """
-    known, of_run = options_of(factory("rule", name)), {"lr": lr, "seed": seed, "momentum": momentum}
+    known, of_run = options_of(factory("rule", name)), dict(zip(OF_RUN, (lr, momentum, seed), strict=True))
     defaults = {k: v for k, v in of_run.items() if v is not None and k in known and k not in options}
     algorithm = _checked(build("rule", name, options, **defaults), f"rule {name!r}")
     if wrap and algorithm.needs.search:

@@ -29,7 +29,7 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        """The seed of data, world, start parameters and minibatches."""
+        """The seed of data, world and training, as far as `[seeds]` has no other."""
         return self.config.seed
 
     @property
@@ -81,6 +81,7 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     _check_folders(combinations, source)
     configs = _configs(combinations, [_raw(study, levels, source) for levels in combinations], source)
     _check_split(study, combinations, configs, source)
+    _check_seeds(study, combinations, configs, source)
     pairs = product(zip(combinations, configs, strict=True), study.seeds)
     return tuple(
         Cell(number, levels, config.model_copy(update=_name_and_seed(levels, seed)))
@@ -116,6 +117,23 @@ def _check_split(
             raise ConfigError(
                 f"{source}: compare.split: expected a split that all runs record, found {split!r}; recorded are "
                 f"{', '.join(recorded)}{where}"
+            )
+
+
+def _check_seeds(
+    study: StudyConfig, combinations: Sequence[Levels], configs: Sequence[RunConfig], source: str
+) -> None:
+    """Refuse several seeds where `[seeds]` leaves them without effect, so that runs would be equal."""
+    if len(study.seeds) == 1 and study.tune is None:
+        return
+    for levels, config in zip(combinations, configs, strict=True):
+        if None not in dict(config.seeds).values():
+            several = "seeds" if len(study.seeds) > 1 else "tune.seeds"
+            where = f" ({titled(levels)})" if levels else ""
+            raise ConfigError(
+                f"{source}: {several}: no effect, as seeds.data, seeds.world and seeds.train are all set{where}: leave "
+                "one of the three out"
+                + (", or give one seed, such as seeds = [1]" if several == "seeds" else "")
             )
 
 

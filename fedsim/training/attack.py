@@ -149,7 +149,7 @@ def attacked(adversaries: Sequence[Adversary], seed: int, jobs: Mapping[str, Any
 
     Args:
         adversaries: the run's adversaries with their clients drawn: `RunConfig.adversaries()`.
-        seed: the run's seed.
+        seed: the run's `seeds.world`.
         jobs: the columns `job`, `client`, `version`, `dispatch_us` of the whole jobs table, as a frame or arrays.
     """
     ids, clients, versions, times = (

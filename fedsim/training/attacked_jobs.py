@@ -52,7 +52,7 @@ class Attackers:
 
     Args:
         adversaries: with their clients drawn, in the order in which they act on a job that several of them attack.
-        seed: the run's seed.
+        seed: the run's `seeds.world`.
         y: the true labels [N] of all samples.
         n_classes: number of classes.
         columns: P, the length of an update; attacks change nothing that the client method sends beside it.

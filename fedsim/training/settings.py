@@ -61,6 +61,8 @@ class WorkbenchSpec:
     mode: Mode | Literal["auto"] = "auto"
     """The batching mode; see `fedsim.training.modes`."""
     adversaries: tuple[Adversary, ...] = ()
+    attack_seed: int | None = None
+    """Seed of what attacks draw; None: `seed`."""
 
     def method(self) -> ClientMethod:
         """Build the client method, which keeps a vector from job to job also if an attack needs it.

@@ -41,8 +41,9 @@ class Workbench(LoadedModel):
             not any(samples) and sgd.epochs == 1 and self.method.train is None and not self.random
         )
         """Whether a job's only minibatch holds all samples, so that its training loss is the loss before training."""
+        attack_seed = spec.seed if spec.attack_seed is None else spec.attack_seed
         self._attackers = (
-            Attackers(spec.adversaries, spec.seed, self.y, data.n_classes, len(self.flat))
+            Attackers(spec.adversaries, attack_seed, self.y, data.n_classes, len(self.flat))
             if spec.adversaries
             else None
         )

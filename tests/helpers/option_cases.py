@@ -68,6 +68,9 @@ _IMAGES = {
 
 CONFIG: dict[str, Any] = {
     "seed": 2,
+    "seeds.data": 2,
+    "seeds.world": 2,
+    "seeds.train": 2,
     "task.name": Beside("landmine", {"task": {"name": "synthetic", "clients": 29}}),
     "task.clients": 7,
     "task.pool": Beside(

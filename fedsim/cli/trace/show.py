@@ -68,12 +68,11 @@ def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
     from fedsim.config.data import federation
     from fedsim.config.load import load_config
     from fedsim.data.federated_data import label_counts
+    from fedsim.runs.inputs import same_data
     from fedsim.worlds.transforms import edit_steps
 
     runs = load_config(config)
-    if any(
-        (run.seed, run.task, run.partition) != (runs[0].seed, runs[0].task, runs[0].partition) for run in runs
-    ):
+    if not all(same_data(run, runs[0]) for run in runs):
         raise ConfigError(f"{config}: its arms have different data; expected one federation")
     if any(run.world.confound for run in runs) and not any("confound" in step for step in edit_steps(trace)):
         raise ConfigError(

@@ -100,6 +100,12 @@ def test_one_run_tells_what_was_run_and_how_it_went(single: tuple[Path, str]) ->
     assert page.all("p", "warning") == []
 
 
+def test_the_summary_says_how_much_std_an_equal_model_would_show(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "noisy", tables={"evals": evals_table([[0.4, 0.6]], n=10)})
+    note = "A perfectly equal model would show a std of 11.2 points on these test sets, of 10.0 seen. std_true_percent"
+    assert note in page_of(folder).text
+
+
 def test_every_figure_has_a_description_and_axes_with_units(three_arms: Page) -> None:
     plots = three_arms.all("svg", "plot")
     assert len(plots) == len(three_arms.all("figure")) == len(three_arms.all("figcaption"))

@@ -118,6 +118,7 @@ def test_smaller_can_be_better(study: Study) -> None:
     assert first.better == pytest.approx(np.mean(first.values < 0)) == pytest.approx(4 / 6)
     small = {n for n in plugins.names("metric") if plugins.smaller_is_better(n)}
     spread = {"variance_percent2", "std_percent", "std_over_samples_percent"}
+    spread |= {"std_true_percent", "std_true_over_samples_percent"}
     assert small == spread | {"angle_rad", "angle_deg", "kl_nats", "gini"}
 
 

@@ -231,3 +231,18 @@ def test_a_share_of_clients_is_rounded_down_to_at_least_one(share: float, client
 def test_what_is_no_share_is_refused(share: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         small(pacing={"preset": "sync", "clients": share})
+
+
+@pytest.mark.parametrize(
+    ("rule", "own"),
+    [
+        ({"name": "fedfv", "order": "random"}, {"seed": 4}),
+        ({"name": "fednova"}, {"momentum": 0.5}),
+    ],
+)
+def test_options_whose_default_is_the_runs_are_resolved_only_where_written(
+    rule: dict[str, Any], own: dict[str, Any]
+) -> None:
+    """Their default outside of runs is another one, with which the resolved file would be another run."""
+    assert not own.keys() & one(algorithm=rule).resolved()["algorithm"].keys()
+    assert one(algorithm=rule | own).resolved()["algorithm"].items() >= own.items()

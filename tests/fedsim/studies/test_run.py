@@ -201,6 +201,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "seed in the run": ({"run": {"seed": 1}}, "run: seed: the study sets it"),
     "no seeds": ({"seeds": []}, "at least one seed"),
     "equal seeds": ({"seeds": [1, 1]}, "different seeds, found 1"),
+    "seeds without effect": (
+        {
+            "axes": {"rule": {"fedavg": {}, "fedfv": {"seeds": {"data": 1, "world": 1, "train": 1}}}},
+            "seeds": [1, 2],
+        },
+        r"seeds: no effect, as seeds.data, seeds.world and seeds.train are all set \(rule=fedfv\)",
+    ),
     "no level": ({"axes": {"rule": {}}}, r"axes\.rule: expected a table for each level"),
     "level that is a value": ({"axes": {"rule": {"a": 1}}}, r"axes\.rule\.a"),
     "name of a column": (
