@@ -20,8 +20,8 @@ Deviations and choices:
 - A client with several updates in a step (buffered pacing) takes part once, with their mean. Its jobs start from what
   it had received when they were dispatched.
 - The global model is evaluated, not the mean of the x_k, which the authors' code shows beside it.
-- `start = "current"` trains from the current model and echoes alone. That is not FedAWE: without the mixing it needs
-  less memory, and a client that returns moves the model by all the steps that it missed.
+- `start = "current"` trains from the current model and echoes alone, which takes no memory for models. That is not
+  FedAWE: without the mixing, unequal participation still biases the rule.
 """
 
 from __future__ import annotations

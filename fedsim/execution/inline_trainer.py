@@ -57,9 +57,8 @@ class InlineTrainer:
 
     def _submit(self, cohort: Cohort) -> None:
         if self.bench.method.keeps:
-            for job, start in zip(
-                map(cohort.job, range(len(cohort))), cohort.start_versions.tolist(), strict=True
-            ):
+            for i, start in enumerate(cohort.start_versions.tolist()):
+                job = cohort.job(i)
                 before = self._memories.of(job.client)
                 work = self._waiting[job.id] = Work(job, self._starts[start], before)
                 self._memories.submit(job.id, job.client, work)

@@ -88,9 +88,8 @@ class Checkpointer:
 def open_jobs(job_table: JobTable, versions: Sequence[int]) -> Iterator[Cohort]:
     """Return the jobs whose updates may still arrive, one cohort for each of `versions` that they started from.
 
-    The oldest job of a cohort comes first.
-
-    If the current version is not among them, no job that started from it was submitted: none would arrive in time.
+    The oldest job of a cohort comes first. If the current version is not among them, no job that started from it was
+    submitted: none would arrive in time.
     """
     table = job_table.table
     rows = np.flatnonzero((table["status"] == LANDED) | ((table["status"] == RUNNING) & (table["ok"] == 1)))

@@ -55,7 +55,7 @@ class Stack:
     ages: Ints
     """[n] server steps since the row was received: 0 for present rows, at least 1 for remembered ones."""
     staleness: Ints
-    """[n] server steps between the version that the row started from and the step that received it."""
+    """[n] server steps between the version at the dispatch of the row's job and the step that received it."""
     participations: Ints
     """[n] updates received from the client so far, including this step's and late ones that are remembered."""
     online: NDArray[np.bool_]

@@ -294,7 +294,9 @@ class Server:
             combined = self._combine(slots, direction.weights, where)
             vector, vectors = apply_vector_step(self.algorithm, combined, self.vectors, facts, where)
             if direction.gaps is not None:
-                for weight, gap in zip(direction.gaps.tolist(), self._gaps(arrivals, starts), strict=True):
+                for weight, gap in zip(
+                    np.asarray(direction.gaps).tolist(), self._gaps(arrivals, starts), strict=True
+                ):
                     vector = vector if gap is None else vector + weight * gap
         products = self._products(stack, slots, combined)
         weights, now_us = weights_in_sum(self.algorithm, direction), arrivals.now_us

@@ -27,7 +27,7 @@ class StepInput:
     clients: Ints
     """[n] client of each update."""
     staleness: Ints
-    """[n] server steps since the version that the update started from."""
+    """[n] server steps since the version at the dispatch of the update's job."""
     n_samples: Ints
     """[n] training samples of each client."""
     online: Ints
