@@ -48,6 +48,13 @@ class ClientRecords:
         """Return a read-only view of each column by name, as a selector's `View` shows them."""
         return {f.name: read_only(getattr(self, f.name)) for f in fields(self)}
 
+    def received_versions(self, clients: Ints | slice = slice(None)) -> Ints:
+        """Return the version [k] of the model that each of `clients` received last, if the server sends it after steps.
+
+        A client receives the model after each step that used its update, and holds the initial model before.
+        """
+        return self.last_step[clients] + 1
+
     def dispatch(self, clients: Ints | int, step: int) -> None:
         """Record that the server dispatched a job to each of `clients`, or to one, after `step` steps."""
         self.dispatched[clients] += 1

@@ -42,7 +42,7 @@ class Dispatcher:
         self._view = self._first_view()
         self._draws = Draws(plan.seed, "select")
         self._proposals = self._first_proposals()
-        alike = plan.costs.plain and plan.costs.work.slowness == (1.0, 1.0, 1.0)
+        alike = plan.costs.plain and plan.costs.work.slowness == (1.0, 1.0, 1.0) and plan.start == "current"
         self._single = world.single if alike and not plan.dropout.partial and plan.droppers is None else None
         work = plan.costs.work
         columns = (work.download_bytes, work.samples, work.upload_bytes)
@@ -221,7 +221,9 @@ class Dispatcher:
         fates = self.world.outcomes(chosen, run_state.now_us, costs.of(chosen, nths, shares))
         ids = np.arange(run_state.next_job, run_state.next_job + len(chosen))
         versions, dispatch_us = np.full_like(ids, run_state.step), np.full_like(ids, run_state.now_us)
-        jobs = Cohort(ids, chosen, nths, versions, shares, dispatch_us)
+        last = self.plan.start == "last"
+        starts = run_state.client_records.received_versions(chosen) if last else versions
+        jobs = Cohort(ids, chosen, nths, versions, shares, dispatch_us, starts)
         if self.plan.droppers is not None:
             fates = without(fates, self.plan.droppers.drop(jobs))
         return run_state.job_table.open(jobs, attempt, fates, choice.inclusion), fates

@@ -296,10 +296,6 @@ class EventLoop:
         run_state, clients, audit = self.run_state, cohort.clients, self.plan.audit
         staleness = run_state.step - cohort.versions
         run_state.client_records.use(clients[:present], run_state.step, staleness[:present])
-        open_rows = np.append(
-            run_state.job_table.running(), np.array(run_state.buffer[present:], dtype=np.int64)
-        )
-        versions = run_state.job_table.table["version"][open_rows]
         return StepInput(
             step=run_state.step,
             clients=clients,
@@ -309,12 +305,21 @@ class EventLoop:
             online=np.flatnonzero(self.world.online(run_state.now_us)),
             present=present,
             now_us=run_state.now_us,
-            oldest_version=int(versions.min(initial=run_state.step)),
-            started=bool((versions == run_state.step).any()),
+            starts=cohort.start_versions,
+            needed=self._needed(present),
             jobs=cohort.ids,
             inclusion=run_state.job_table.table["inclusion"][rows],
             audit=audit.cohort(run_state.step, run_state.now_us, run_state.client_records) if audit else None,
         )
+
+    def _needed(self, present: int) -> Ints:
+        """Return the versions that other jobs than the first `present` of the buffer start from, now or later."""
+        job_table, waiting = self.run_state.job_table, self.run_state.buffer[present:]
+        rows = np.append(job_table.running(), np.array(waiting, dtype=np.int64))
+        starts = job_table.table["start"][rows]
+        if self.plan.start == "last":
+            starts = np.append(starts, self.run_state.client_records.received_versions())
+        return np.unique(starts)
 
     def _record_step(self, cause: str, result: Pending[Stepped], void: bool, rows: Ints) -> None:
         run_state = self.run_state

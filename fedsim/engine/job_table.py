@@ -25,6 +25,7 @@ _COLUMNS = (
     ("client", "q"),
     ("nth", "q"),
     ("version", "q"),
+    ("start", "q"),
     ("share", "d"),
     ("attempt", "q"),
     ("dispatch_us", "q"),
@@ -43,7 +44,7 @@ _COLUMNS = (
 )
 _FATE = ("download_us", "compute_us", "end_us", "ok", "phase", "downloaded_bytes", "uploaded_bytes")
 """Columns that `Outcomes` has as well."""
-_OF_A_COHORT = ("id", "client", "nth", "version", "share", "dispatch_us")
+_OF_A_COHORT = ("id", "client", "nth", "version", "share", "dispatch_us", "start")
 _WHOLE = tuple(name for name, kind in _COLUMNS if kind == "q")
 _KINDS = {"q": np.int64, "d": np.float64}
 _ROW = struct.Struct("=" + "".join(kind for _, kind in _COLUMNS))
@@ -102,6 +103,7 @@ class JobTable:
             jobs.shares,
         )
         fresh["version"], fresh["attempt"], fresh["dispatch_us"] = jobs.versions, attempt, jobs.dispatch_us
+        fresh["start"] = jobs.start_versions
         for name in _FATE:
             fresh[name] = getattr(fates, name)
         fresh["status"], fresh["step"] = RUNNING, -1
@@ -125,11 +127,14 @@ class JobTable:
         fate: tuple[int, int, int, bool, int, int, int],
         inclusion: float = _NAN,
     ) -> int:
-        """Enter one whole job (id, client, nth, version) with its outcome in the order of `_FATE`; return its row."""
+        """Enter one whole job (id, client, nth, version) with its outcome in the order of `_FATE`; return its row.
+
+        The job starts from the parameters of its version.
+        """
         if not self._free:
             self._grow(2 * len(self.table))
         row = self._free.pop()
-        values = (*job, 1.0, attempt, dispatch_us, *fate, RUNNING, -1, _NAN, _NAN, inclusion)
+        values = (*job, job[3], 1.0, attempt, dispatch_us, *fate, RUNNING, -1, _NAN, _NAN, inclusion)
         _ROW.pack_into(self._bytes, row * _ROW.size, *values)
         return row
 

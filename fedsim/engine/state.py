@@ -18,6 +18,7 @@ from fedsim.engine.job_table import JobTable
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.selector import State as SelectorState
+from fedsim.server.rule import StartFrom
 from fedsim.training.attack import Droppers
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class Plan:
     droppers: Droppers | None = None
     """Clients whose updates never arrive."""
     audit: Audit | None = None
+    start: StartFrom = "current"
+    """The model that jobs start from; see `fedsim.server.rule.Algorithm.start`."""
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ class Trainer(Protocol):
     """
 
     def submit(self, cohort: Cohort) -> None:
-        """Start training the jobs of a cohort from the current version of the model."""
+        """Start training the jobs of a cohort, whose version is the current one, each from the model of its start."""
 
     def forget(self, cohort: Cohort) -> None:
         """Drop jobs that no step will use, submitted or not, before their clients receive further jobs."""
@@ -98,8 +98,8 @@ class Trainer(Protocol):
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
         """Resume from what another trainer of the same run saved, on any number of workers; call it first.
 
-        open_jobs: jobs whose updates may still arrive, neither used nor forgotten: one cohort for each of `versions`,
-        in order of dispatch within each. They are trained again.
+        open_jobs: jobs whose updates may still arrive, neither used nor forgotten: one cohort for each of `versions`
+        that jobs started from, in order of dispatch within each. They are trained again.
         """
 
     def peak_bytes(self) -> int:

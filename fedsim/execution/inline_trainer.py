@@ -44,21 +44,23 @@ class InlineTrainer:
     ) -> None:
         self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
         self._starts: dict[int, Tensor] = {}
-        """By version, the parameters that open jobs start from, including jobs that are not trained."""
+        """By version, the parameters that jobs start from, now or later, including jobs that are not trained."""
         self._early: dict[int, tuple[Reports, Tensor]] = {}
         """By job, the reports and the update of jobs that were trained before their step."""
         self._waiting: dict[int, Work] = {}
         self._memories: ClientStates[Work] = ClientStates()
 
     def submit(self, cohort: Cohort) -> None:
-        """Keep the start parameters of the jobs."""
-        self._submit(cohort, self.server.sent)
+        """Keep the current model, which jobs start from now or later."""
+        self._starts[int(cohort.versions[0])] = self.server.sent
+        self._submit(cohort)
 
-    def _submit(self, cohort: Cohort, params: Tensor) -> None:
-        self._starts[int(cohort.versions[0])] = params
+    def _submit(self, cohort: Cohort) -> None:
         if self.bench.method.keeps:
-            for job in map(cohort.job, range(len(cohort))):
-                work = self._waiting[job.id] = Work(job, params, self._memories.of(job.client))
+            for i, start in enumerate(cohort.start_versions.tolist()):
+                job = cohort.job(i)
+                before = self._memories.of(job.client)
+                work = self._waiting[job.id] = Work(job, self._starts[start], before)
                 self._memories.submit(job.id, job.client, work)
 
     def forget(self, cohort: Cohort) -> None:
@@ -86,13 +88,13 @@ class InlineTrainer:
         return torch.empty(k, self.bench.columns, device=self.bench.device)
 
     def _train(self, cohort: Cohort, rows: Tensor) -> Reports:
-        """Train jobs, each from its own version, and write their updates into `rows` [k, P]."""
+        """Train jobs, each from its own start, and write their updates into `rows` [k, P]."""
         if self.bench.method.keeps:
             works = [self._waiting.pop(job) for job in cohort.ids.tolist()]
             for work, row in zip(works, rows, strict=True):
                 row.copy_(self._finished(work))
             return Reports.joined([work.reports for work in works if work.reports is not None])
-        starts = [self._starts[version].to(self.bench.device) for version in cohort.versions.tolist()]
+        starts = [self._starts[version].to(self.bench.device) for version in cohort.start_versions.tolist()]
         return self.bench.train(cohort, starts, rows)[0]
 
     def _finished(self, work: Work) -> Tensor:
@@ -143,9 +145,8 @@ class InlineTrainer:
                 self._memories.settle(job, client)
         arrivals = replace(arrivals, reports=reports)
         before = self.server.params
-        if arrivals.started:
-            self._starts[arrivals.step] = self.server.sent
-        proposal = self.server.propose(arrivals, rows)
+        self._starts[arrivals.step] = self.server.sent
+        proposal = self.server.propose(arrivals, rows, self._starts)
         losses = None
         if len(proposal.trials):
             losses = self.bench.trial_losses(proposal.trials, proposal.clients, arrivals.step)
@@ -156,7 +157,7 @@ class InlineTrainer:
             with self.clock.part("audit"):
                 losses = self.bench.trial_losses(models.to(self.bench.device), clients, None)
             stepped.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
-        self._starts = {v: start for v, start in self._starts.items() if v >= arrivals.oldest_version}
+        self._starts = arrivals.still_needed(self._starts)
         return lambda: stepped
 
     def _audit(self, proposal: Proposal, cohort: Cohort) -> list[Audited | None]:
@@ -198,7 +199,7 @@ class InlineTrainer:
             self._memories.begin(client, Work(job, None, None, kept=row.cpu()))
         self._starts = {version: start.to(self.server.device) for version, start in starts_of(saved).items()}
         for cohort in open_jobs:
-            self._submit(cohort, self._starts[int(cohort.versions[0])])
+            self._submit(cohort)
 
     def params(self) -> dict[str, Tensor]:
         """Return copies on the CPU of the current parameters, of their average and of the clients' personal models."""

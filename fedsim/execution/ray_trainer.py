@@ -80,10 +80,11 @@ class RayTrainer:
         self._row_bytes = (1 + len(spec.bench.method().sends)) * initial.nbytes
         self._splits, self._costs = spec.data.splits(spec.bench.some), spec.data.train.sizes
         self._searches = spec.server.algorithm().needs.search
+        self._reads_starts = spec.server.reads_starts()
         self._method, self._memories = spec.bench.method(), ClientStates[Any]()
         self._average: Any = None
         self._starts: dict[int, Any] = {}
-        """By version, the parameters that open jobs start from, including jobs that are not trained."""
+        """By version, the parameters that jobs start from, now or later, including jobs that are not trained."""
         self._later: list[Callable[[], object]] = []
         """Evaluations that start after the next submitted jobs."""
         self._load = [0] * len(self._clients)
@@ -96,13 +97,15 @@ class RayTrainer:
 
     def submit(self, cohort: Cohort) -> None:
         """Spread jobs over the actors by cost, the largest first, in calls of bounded size."""
-        self._submit(cohort, self._params)
+        self._starts[int(cohort.versions[0])] = self._params
+        self._submit(cohort)
 
-    def _submit(self, cohort: Cohort, params: Any) -> None:
-        self._starts[int(cohort.versions[0])] = params
+    def _submit(self, cohort: Cohort) -> None:
         turns = nth_jobs(np.arange(len(cohort)), cohort.clients)
         for turn in range(turns.max(initial=0) + 1):  # a client's next job continues its previous one
-            self._spread(cohort.part(turns == turn), params)
+            for start in np.unique(cohort.start_versions[turns == turn]).tolist():
+                which = (turns == turn) & (cohort.start_versions == start)
+                self._spread(cohort.part(which), self._starts[start])
         while self._later:
             self._later.pop(0)()
 
@@ -184,12 +187,10 @@ class RayTrainer:
         """Send the updates to the server actor; returns at once."""
         taken = self._collected(cohort)
         before, audit = self._params, arrivals.audit
-        if arrivals.started:
-            self._starts[arrivals.step] = before
         stepped, self._params, self._average = self._server_step(arrivals, taken)
         models = (before, self._params)
         audit_losses = [] if audit is None else [self._losses(model, audit.clients, None) for model in models]
-        self._starts = {v: start for v, start in self._starts.items() if v >= arrivals.oldest_version}
+        self._starts = arrivals.still_needed(self._starts | {arrivals.step: before})
         needs = [chunk.needs for chunk, _ in taken]
 
         def result() -> Stepped:
@@ -215,9 +216,12 @@ class RayTrainer:
         numbers: dict[_Chunk, int] = {}
         takes = [(numbers.setdefault(chunk, len(numbers)), i) for chunk, i in taken]
         stores = [ref for chunk in numbers for ref in (chunk.reports, chunk.rows)]
+        versions = set(arrivals.start_versions.tolist()) - {arrivals.step} if self._reads_starts else set()
+        starts = [(version, self._starts[version]) for version in sorted(versions)]
+        inputs = arrivals, takes, [version for version, _ in starts], *(model for _, model in starts), *stores
         if not self._searches and arrivals.audit is None:
-            return self._server.step.remote(_BUILT, arrivals, takes, *stores)
-        proposal = self._server.propose.remote(_BUILT, arrivals, takes, *stores)
+            return self._server.step.remote(_BUILT, *inputs)
+        proposal = self._server.propose.remote(_BUILT, *inputs)
         searching = self._clients if self._searches else []
         workers = len(searching)
         losses = [c.trial_losses.remote(self._build, *proposal, w, workers) for w, c in enumerate(searching)]
@@ -282,7 +286,7 @@ class RayTrainer:
             self._memories.begin(client, ray.put(row.cpu().numpy()))
         self._starts = {version: ray.put(start.cpu().numpy()) for version, start in starts_of(saved).items()}
         for cohort in open_jobs:
-            self._submit(cohort, self._starts[int(cohort.versions[0])])
+            self._submit(cohort)
 
     def _kept(self) -> dict[int, torch.Tensor]:
         """Fetch by client what clients keep [P], in order of client; the tensors are views, which may be read-only."""

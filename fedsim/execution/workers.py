@@ -192,20 +192,25 @@ class ServerActor(Actor):
         return self.server.update_products(clients)
 
     def propose(
-        self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | Array
+        self,
+        arrivals: StepInput,
+        takes: list[tuple[int, int]],
+        versions: list[int],
+        *stores: Reports | Array,
     ) -> tuple[Array, Ints, int]:
         """Compute the direction of a step; return the models to try, the clients to try them on, and the step.
 
-        `stores` alternates between the reports and the updates [k, P] of each chunk; the step uses job `i` of chunk `c`
-        for each `(c, i)` of `takes`.
+        `stores` begins with the models of `versions`, which jobs started from; then it alternates between the reports
+        and the updates [k, P] of each chunk. The step uses job `i` of chunk `c` for each `(c, i)` of `takes`.
         """
         reports = [store for store in stores if isinstance(store, Reports)]
-        chunks = [shared_tensor(store) for store in stores if not isinstance(store, Reports)]
+        tensors = [shared_tensor(store) for store in stores if not isinstance(store, Reports)]
+        starts, chunks = dict(zip(versions, tensors, strict=False)), tensors[len(versions) :]
         first = np.cumsum([0, *(len(r) for r in reports)])
         which = np.array([first[c] + i for c, i in takes], dtype=np.int64)
         rows = [chunks[c][i] for c, i in takes]
         arrivals = replace(arrivals, reports=Reports.joined(reports).part(which))
-        self.proposal, self.audited = self.server.propose(arrivals, rows), []
+        self.proposal, self.audited = self.server.propose(arrivals, rows, starts), []
         return self.proposal.trials.cpu().numpy(), self.proposal.clients, arrivals.step
 
     def audit(self, clients: Ints, rows: Array) -> None:
@@ -222,8 +227,12 @@ class ServerActor(Actor):
         return stepped, self.server.sent.cpu().numpy(), None if average is None else average.cpu().numpy()
 
     def step(
-        self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | Array
+        self,
+        arrivals: StepInput,
+        takes: list[tuple[int, int]],
+        versions: list[int],
+        *stores: Reports | Array,
     ) -> tuple[Stepped, Array, Array | None]:
         """Propose and accept in one call, for rules without trial models."""
-        self.propose(arrivals, takes, *stores)
+        self.propose(arrivals, takes, versions, *stores)
         return self.accept()

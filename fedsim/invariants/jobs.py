@@ -100,8 +100,8 @@ def the_pacing_allows_the_status_of_each_job(e: Evidence) -> Iterator[Violation]
         yield Violation("jobs", i, wanted, f"status {status[i]}, step {step[i]}", more)
 
 
-def jobs_start_from_the_model_current_at_dispatch(e: Evidence) -> Iterator[Violation]:
-    """A job starts from the model that is current at its dispatch."""
+def versions_of_jobs_are_current_at_dispatch(e: Evidence) -> Iterator[Violation]:
+    """The version of a job is that of the model that is current at its dispatch."""
     e.need_closed()
     times, version, dispatch = e.steps["time_us"], e.jobs["version"], e.jobs["dispatch_us"]
     low, high = np.searchsorted(times, dispatch, "left"), np.searchsorted(times, dispatch, "right")

@@ -26,7 +26,7 @@ from fedsim.common.errors import CheckpointError, RunError
 from fedsim.common.files import from_json, remove_folder, space, sync_folder
 from fedsim.records.run_folder import CONFIG
 
-FORMAT = 3
+FORMAT = 4
 FOLDER = "checkpoints"
 _STATE = "state.json"
 _FILE_BYTES = 64 * 2**20

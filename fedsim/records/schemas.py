@@ -14,7 +14,7 @@ JOBS = pa.schema(
     [
         ("job", pa.int64()),
         ("client", pa.int32()),
-        ("version", pa.int32()),  # server step whose model the job started from
+        ("version", pa.int32()),  # server steps before the dispatch
         ("status", _WORD),  # one of STATUSES
         ("phase", _WORD),  # phase in which a job was lost: download, compute, upload; else ""
         ("step", pa.int32()),  # server step that used the update, -1 if none did

@@ -136,7 +136,7 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     _check_ends(config, world)
     plan = _plan(config, data, _facts(data, inputs.counts, trace), network, bench, selector)
-    plan = replace(plan, audit=_audit(config, needs.memory))
+    plan = replace(plan, audit=_audit(config, needs.memory), start=server.algorithm().start)
     return RunSpec(config, data, trace, world, plan, bench, server, network)
 
 
@@ -219,8 +219,24 @@ def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> N
         _check_gradients(config, data.train.sizes)
 
 
+def _check_start(config: RunConfig, server: ServerSpec) -> None:
+    """Refuse what takes updates of the current model for granted, if clients start from the models that they hold."""
+    if server.algorithm().start == "current":
+        return
+    last = f"rule {server.rule!r} starts clients from the models that they received last"
+    if server.rows != "start":
+        raise ConfigError(f"algorithm.rows: {last}: expected 'start', found {server.rows!r}")
+    if server.late_rows:
+        raise ConfigError(f"pacing.late: {last}: expected 'drop' or 'keep', found 'history'")
+    if config.audit.every:
+        raise ConfigError(
+            f"audit.every: {last}, and an audit starts all from the current one: expected 0, found {config.audit.every}"
+        )
+
+
 def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
     """Refuse combinations that no single table of the configuration can check."""
+    _check_start(config, server)
     _check_rule(config, server, data)
     _check_halves(config, server.algorithm(), bench.method())
     least = config.pacing.pacing().least_candidates

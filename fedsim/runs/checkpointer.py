@@ -86,14 +86,15 @@ class Checkpointer:
 
 
 def open_jobs(job_table: JobTable, versions: Sequence[int]) -> Iterator[Cohort]:
-    """Return the jobs whose updates may still arrive, one cohort for each of `versions`, the oldest job first.
+    """Return the jobs whose updates may still arrive, one cohort for each of `versions` that they started from.
 
-    If the current version is not among them, no job that started from it was submitted: none would arrive in time.
+    The oldest job of a cohort comes first. If the current version is not among them, no job that started from it was
+    submitted: none would arrive in time.
     """
     table = job_table.table
     rows = np.flatnonzero((table["status"] == LANDED) | ((table["status"] == RUNNING) & (table["ok"] == 1)))
     rows = rows[np.argsort(table["id"][rows], kind="stable")]
-    started = table["version"][rows]
+    started = table["start"][rows]
     for version in versions:
         if (started == version).any():
             yield job_table.cohort(rows[started == version])

@@ -24,7 +24,6 @@ from fedsim.config.run import ParentSection, RunConfig
 from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.state import Kind, RunState
-from fedsim.execution.inline_trainer import starts_of
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
 from fedsim.records.manifest import read_manifest
@@ -178,6 +177,7 @@ class _Branch:
         raw = changed(deepcopy(before), sets) | {"name": name or f"{config.label}-fork"}
         child = parse(raw, "fork", config.label, before)[0]
         _check_tables(config, child)
+        _check_rule(config, child)
         _check_at(at, manifest, parent)
         _check_stop(child, at.step or 0, at.time_us or 0)
         trace = read_trace(parent / WORLD)
@@ -253,6 +253,15 @@ def _check_tables(before: RunConfig, after: RunConfig) -> None:
                 f"fork: {table}: it cannot change in the middle of a run"
                 + ("; use --keep-online to keep clients online" if table == "world" else "")
             )
+
+
+def _check_rule(before: RunConfig, after: RunConfig) -> None:
+    """Refuse a new rule that starts clients from the models that they received last: the parent did not keep these."""
+    if after.algorithm != before.algorithm and after.algorithm.rule(lr=0.1).start == "last":
+        raise ConfigError(
+            f"fork: algorithm: rule {after.algorithm.name!r} starts clients from the models that they received last, "
+            "and counts steps from the start: expected the parent's rule and options; start a new run instead"
+        )
 
 
 def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
@@ -332,7 +341,7 @@ def _changed(
     if after.server != before.server:
         server, rule = Server(after.server, trainer["server"]["params"]), ("rule", "options", "wrap")
         same = all(getattr(after.server, name) == getattr(before.server, name) for name in rule)
-        server.inherit(trainer["server"], starts_of(trainer), same_rule=same)
+        server.inherit(trainer["server"], same_rule=same)
         trainer["server"] = server.save()
         if (
             sent := server.algorithm.sends

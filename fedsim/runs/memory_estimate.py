@@ -84,12 +84,13 @@ class Footprint:
         """Predict the bytes of each part on the host and their total, all processes together.
 
         Parameters are float32; one version lives per server step that some running job started from, at most one per
-        job in flight. Memory of a GPU is not counted. "history", "gram" and "solve" are upper bounds: an update or a
-        product takes memory once it is written, and a rule solves for the updates that it still remembers.
+        job in flight, and with rules that start clients from what they received last, one per client. Memory of a GPU
+        is not counted. "history", "gram" and "solve" are upper bounds: an update or a product takes memory once it is
+        written, and a rule solves for the updates that it still remembers.
         """
         size, plan, workers = history_size(self.server), self.plan(), self.workers
         row, at_once = 4 * size.columns, self.pacing.concurrency
-        versions = self._started_from(0 if self.pacing.cancels else at_once)
+        versions = self._started_from(self._versions())
         parts = {
             "parameters": versions * row,
             "history": sum(p.host_bytes(size.columns, self.server.device) for p, _ in self._stored()),
@@ -106,6 +107,11 @@ class Footprint:
             "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
         }
         return parts | {"total": sum(parts.values())}
+
+    def _versions(self) -> int:
+        """Return the largest number of models besides the current one that jobs start from, now or later."""
+        received = self.server.n_clients if self.server.algorithm().start == "last" else 0
+        return received + (0 if self.pacing.cancels else self.pacing.concurrency)
 
     def _started_from(self, versions: int) -> int:
         """Return the number of vectors [P] of a model, its copy, and so many versions that jobs started from.
@@ -130,7 +136,7 @@ class Footprint:
         if not device.startswith("cuda"):
             return {}
         row, inline = 4 * size.columns, not self.workers
-        versions = self._started_from(self.pacing.concurrency if inline and not self.pacing.cancels else 0)
+        versions = self._started_from(self._versions() if inline else 0)
         parts = {
             "history": sum(
                 p.row_bytes(size.columns) - p.host_bytes(size.columns, device) for p, _ in self._stored()

@@ -192,6 +192,11 @@ def _check_needed(algorithm: Algorithm, arguments: Mapping[str, Any]) -> None:
             f"argument 'rule': it is one half of a method whose other half is the client method {algorithm.client!r}; "
             "run the two in the simulator"
         )
+    if algorithm.start == "last":
+        raise ConfigError(
+            "argument 'rule': it starts clients from the models that they received last, which updates alone don't "
+            "tell; run it in the simulator"
+        )
     wanted = ["losses"] if algorithm.needs.losses else []
     wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
     for name in wanted:

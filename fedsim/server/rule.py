@@ -55,7 +55,7 @@ class Stack:
     ages: Ints
     """[n] server steps since the row was received: 0 for present rows, at least 1 for remembered ones."""
     staleness: Ints
-    """[n] server steps between the version that the row started from and the step that received it."""
+    """[n] server steps between the version at the dispatch of the row's job and the step that received it."""
     participations: Ints
     """[n] updates received from the client so far, including this step's and late ones that are remembered."""
     online: NDArray[np.bool_]
@@ -129,12 +129,19 @@ class Direction:
     """If given, the evaluated model is an average of iterates: `avg += average * (params - avg)` after the step."""
     search: LineSearch | None = None
     """Search for the step's length, from rules that declared `search`; None takes the direction's own length."""
+    gaps: Floats | None = None
+    """[m] weights of the gaps `current - start` between the current parameters and those that each present row started
+    from. Their weighted sum is part of the step, after the rule's VectorStep: weights of 1/m, together with the same
+    weights of the rows, average the clients' end models. Only from rules with `start="last"`."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
 
 
 RowsFrom = Literal["start", "current"]
 """The model that a row is measured from: the one that its job started from, or the server's current one."""
+
+StartFrom = Literal["current", "last"]
+"""The model that a job starts from: the server's current one, or the one that its client received last."""
 
 GramLevel = Literal["none", "model", "blocks"]
 """No inner products, those of whole rows, or those block by block."""
@@ -237,6 +244,9 @@ class Algorithm:
     rounding. With `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""
     columns: Columns | None = None
     """Combines the k rows whose weight is not 0, each times its weight; None adds them up."""
+    start: StartFrom = "current"
+    """The model that jobs start from. With `last` a client receives the model after each step that used its update, and
+    its next job starts from there, however many steps later; before its first such step it holds the initial model."""
 
 
 @arguments.checked

@@ -67,6 +67,7 @@ def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[
             f"{where}: expected factors [{stack.n}] of a rule with columns, one per row, found shape "
             f"{list(np.shape(direction.weights))}"
         )
+    _check_gaps(direction, algorithm, stack.m, where)
     _check_rest(direction, where)
     return direction, after
 
@@ -85,6 +86,23 @@ def _check_weights(direction: Direction, stack: Stack, where: str) -> None:
     keep = direction.keep
     if not isinstance(keep, (int, float, np.number)) or not np.isfinite(keep):
         raise RunError(f"{where}: keep: expected a finite number, found {keep!r}")
+
+
+def _check_gaps(direction: Direction, algorithm: Algorithm, m: int, where: str) -> None:
+    """Raise RunError for weights of gaps that the rule may not return, or of another type or shape."""
+    gaps: Any = direction.gaps
+    if gaps is None:
+        return
+    if algorithm.start != "last":
+        raise RunError(
+            f"{where}: gaps: expected None of a rule without start='last', found {described(gaps)}"
+        )
+    column = np.asarray(gaps)
+    if column.dtype.kind not in "biuf" or column.shape != (m,) or not np.isfinite(column).all():
+        raise RunError(
+            f"{where}: gaps: expected finite numbers [{m}], one per present row, found {column.dtype} of shape "
+            f"{list(column.shape)}"
+        )
 
 
 def _check_rest(direction: Direction, where: str) -> None:

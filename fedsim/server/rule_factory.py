@@ -8,7 +8,7 @@ from typing import Any, get_args
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.plugin_options import options_of
 from fedsim.common.plugins import build, check, factory
-from fedsim.server.rule import Algorithm, Needs, Promise
+from fedsim.server.rule import Algorithm, Needs, Promise, StartFrom
 
 OF_RUN = ("lr", "momentum", "seed")
 """Options of rules whose default is a value of the run."""
@@ -32,6 +32,11 @@ def build_rule(
     known, of_run = options_of(factory("rule", name)), dict(zip(OF_RUN, (lr, momentum, seed), strict=True))
     defaults = {k: v for k, v in of_run.items() if v is not None and k in known and k not in options}
     algorithm = _checked(build("rule", name, options, **defaults), f"rule {name!r}")
+    if wrap and algorithm.start == "last":
+        raise ConfigError(
+            f"rule {name!r} starts clients from the models that they received last, and wrappers expect updates of the "
+            "current model: leave out the wrappers"
+        )
     if wrap and algorithm.needs.search:
         raise ConfigError(
             f"rule {name!r} searches for the length of its step, which wrappers would change: leave out one of them"
@@ -62,6 +67,8 @@ def _checked(product: Any, plugin: str) -> Algorithm:
         raise ConfigError(f"{plugin}: expected a function for its first state 'init', found {product.init!r}")
     if product.columns is not None and not callable(product.columns):
         raise ConfigError(f"{plugin}: expected a function of columns or None, found {product.columns!r}")
+    if product.start not in get_args(StartFrom):
+        raise ConfigError(f"{plugin}: expected 'current' or 'last' for 'start', found {product.start!r}")
     for promise in sorted(set(product.promises) - set(get_args(Promise))):
         raise ConfigError(f"{plugin} cannot promise {promise!r}{closest(promise, get_args(Promise))}")
     return product

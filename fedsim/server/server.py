@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,10 @@ from fedsim.server.step_input import StepInput
 from fedsim.server.update_screening import SKIP, UpdateScreening, diverged, screen
 from fedsim.training.job import Reports
 from fedsim.training.precision import device_named
+
+Starts = Mapping[int, torch.Tensor]
+"""By version, the models [P] that jobs started from, each with the vectors behind it that the rule sent."""
+NO_STARTS: Starts = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,10 @@ class ServerSpec:
         return build_rule(
             self.rule, self.options, self.wrap, lr=self.lr, seed=self.seed, momentum=self.momentum
         )
+
+    def reads_starts(self) -> bool:
+        """Whether a step needs the models that its updates started from."""
+        return self.rows == "current" or self.algorithm().start == "last"
 
     def slots(self) -> int:
         """Return the number of rows that the history holds."""
@@ -154,8 +163,6 @@ class Server:
                 spec.n_clients, spec.updates, len(self.params), self.device, initial.dtype
             )
         self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
-        self._starts: dict[int, torch.Tensor] = {}
-        """By version, the parameters that running jobs started from, if rows are measured from the current model."""
 
     @property
     def sent(self) -> torch.Tensor:
@@ -172,38 +179,32 @@ class Server:
             "history": self.history.state(),
             "updates": None if self.updates is None else self.updates.state(),
             "participations": self.participations,
-            "starts": [[version, start] for version, start in self._starts.items()],
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Restore the state of a server of the same spec."""
-        self._load_model(saved, dict(saved["starts"]))
+        self._load_model(saved)
         self._load_rule(saved)
         self.history.restore(saved["history"])
         if self.updates is not None:
             self.updates.restore(saved["updates"])
 
-    def _load_model(self, saved: Mapping[str, Any], starts: Mapping[int, torch.Tensor]) -> None:
+    def _load_model(self, saved: Mapping[str, Any]) -> None:
         self.params = saved["params"].to(self.device)
         # A copy: arrays from another process may be read-only.
         self.participations = saved["participations"].copy()
-        P = len(self.params)  # without vectors that came with the model
-        self._starts = {version: start[:P].to(self.device) for version, start in starts.items()}
 
     def _load_rule(self, saved: Mapping[str, Any]) -> None:
         self.average = None if saved["average"] is None else saved["average"].to(self.device)
         self.state = saved["state"]
         self.vectors = {name: vector.to(self.device) for name, vector in saved["vectors"].items()}
 
-    def inherit(
-        self, saved: Mapping[str, Any], starts: Mapping[int, torch.Tensor], *, same_rule: bool
-    ) -> None:
+    def inherit(self, saved: Mapping[str, Any], *, same_rule: bool) -> None:
         """Take over the model of a server of another spec, and its updates if this server's rule or selector keeps any.
 
-        `starts` are the models that running jobs started from, by version. The rule's own state carries over for the
-        `same_rule` alone.
+        The rule's own state carries over for the `same_rule` alone.
         """
-        self._load_model(saved, starts)
+        self._load_model(saved)
         if same_rule:
             self._load_rule(saved)
         if self.algorithm.needs.memory:
@@ -212,19 +213,20 @@ class Server:
         if self.updates is not None:
             self.updates.inherit(saved)
 
-    def step(self, arrivals: StepInput, rows: Rows) -> dict[str, Any]:
+    def step(self, arrivals: StepInput, rows: Rows, starts: Starts = NO_STARTS) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
 
         Without rows the model stays as it is. For a rule that searches for the length of its step use `propose` and
         `accept`.
         """
-        return self.accept(self.propose(arrivals, rows))
+        return self.accept(self.propose(arrivals, rows, starts))
 
-    def propose(self, arrivals: StepInput, rows: Rows) -> Proposal:
+    def propose(self, arrivals: StepInput, rows: Rows, starts: Starts = NO_STARTS) -> Proposal:
         """Find the direction of a step, and the models to try it with; `accept` takes the step.
 
-        A row is an update, and behind it each vector that the rule receives, [(1 + U) P]. The history and the counts of
-        participations change here already.
+        A row is an update, and behind it each vector that the rule receives, [(1 + U) P]. `starts` are the models that
+        the rows' jobs started from, if the spec says that the server reads them; that of this step is not needed. The
+        history and the counts of participations change here already.
         """
         evicted, arrived = self.history.evicted, arrivals.m
         rows, beside = self._parted(rows)
@@ -240,7 +242,10 @@ class Server:
             with self.clock.part("gram"):
                 self.updates.add(arrivals, rows)
         if self.spec.rows == "current":
-            rows = self._from_current(arrivals, rows)
+            gaps = self._gaps(arrivals, starts)
+            rows = [
+                row if gap is None else row.to(self.device) + gap for row, gap in zip(rows, gaps, strict=True)
+            ]
         counted, late = arrivals.split()
         before_us = arrivals.now_us - self.spec.memory_us if self.spec.memory_us else None
         with self.clock.part("gram"):
@@ -248,7 +253,7 @@ class Server:
             if len(late.clients):
                 self._remember(late, rows[arrivals.m :])
         facts = StepFacts(counted.m, self.spec.n_clients, self._received(beside[: counted.m]))
-        decision = self._decide(counted, rows[: counted.m], facts) if counted.m else None
+        decision = self._decide(counted, rows[: counted.m], facts, starts) if counted.m else None
         columns = arrivals.columns(arrived) | {"clipped": screened.clipped}
         trials = self._trials(decision)
         return Proposal(counted.clients, reports, trials, columns, evicted, decision)
@@ -270,7 +275,7 @@ class Server:
             total += row.to(self.device)
         return dict(zip(names, torch.split(total, len(self.params)), strict=True))
 
-    def _decide(self, arrivals: StepInput, rows: Rows, facts: StepFacts) -> Decision:
+    def _decide(self, arrivals: StepInput, rows: Rows, facts: StepFacts, starts: Starts) -> Decision:
         """Let updates join the history, and the rule weigh them and the remembered ones."""
         n_seen = int(np.count_nonzero(self.participations))
         np.add.at(self.participations, arrivals.clients, 1)
@@ -288,6 +293,11 @@ class Server:
             where = f"step {arrivals.step}, rule {self.spec.rule!r}"
             combined = self._combine(slots, direction.weights, where)
             vector, vectors = apply_vector_step(self.algorithm, combined, self.vectors, facts, where)
+            if direction.gaps is not None:
+                for weight, gap in zip(
+                    np.asarray(direction.gaps).tolist(), self._gaps(arrivals, starts), strict=True
+                ):
+                    vector = vector if gap is None else vector + weight * gap
         products = self._products(stack, slots, combined)
         weights, now_us = weights_in_sum(self.algorithm, direction), arrivals.now_us
         return Decision(
@@ -325,16 +335,11 @@ class Server:
                 self.history.settle(self.history.add(row, one.clients, version, one.notes(), one.now_us))
                 self.participations[one.clients] += 1
 
-    def _from_current(self, arrivals: StepInput, rows: Rows) -> list[torch.Tensor]:
-        """Turn rows `start - end` into `current - end`."""
-        self._starts[arrivals.step] = self.params
-        versions = (arrivals.step - arrivals.staleness).tolist()
-        shifted = [
-            row if version == arrivals.step else row.to(self.device) + (self.params - self._starts[version])
-            for row, version in zip(rows, versions, strict=True)
-        ]
-        self._starts = {v: start for v, start in self._starts.items() if v >= arrivals.oldest_version}
-        return shifted
+    def _gaps(self, arrivals: StepInput, starts: Starts) -> Iterator[torch.Tensor | None]:
+        """Yield the current parameters [P] minus those that each update's job started from; None if they are equal."""
+        P = len(self.params)  # behind a start lie the vectors that the rule sent with it
+        for version in arrivals.start_versions.tolist():
+            yield None if version == arrivals.step else self.params - starts[version][:P].to(self.device)
 
     def audit(self, proposal: Proposal, clients: Ints, rows: Rows) -> Audited | None:
         """Compare what `clients` [a] would send now, `rows` as for a step, with what a proposal holds.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.server.rule import Floats, Ints
 from fedsim.training.job import Cohort, Reports
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class StepInput:
     clients: Ints
     """[n] client of each update."""
     staleness: Ints
-    """[n] server steps since the version that the update started from."""
+    """[n] server steps since the version at the dispatch of the update's job."""
     n_samples: Ints
     """[n] training samples of each client."""
     online: Ints
@@ -34,10 +37,11 @@ class StepInput:
     present: int | None = None
     """m; None means n."""
     now_us: int = 0
-    oldest_version: int = 0
-    """The oldest version from which a job started that still runs or waits for another step; this step if none does."""
-    started: bool = False
-    """Whether such a job, even one that will be lost, started from the model before this step."""
+    starts: Ints | None = None
+    """[n] server step whose parameters each update's job started from; None: that of `staleness`."""
+    needed: Ints | None = None
+    """Versions that jobs may start from after this step, and those that jobs started from that still run, even if they
+    will be lost, or wait for another step; None: any version."""
     local_steps: Ints | None = None
     """[n] minibatches that the updates' jobs trained on; None if it is not known."""
     jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -51,6 +55,16 @@ class StepInput:
     def m(self) -> int:
         """Number of updates that count in this step."""
         return len(self.clients) if self.present is None else self.present
+
+    @property
+    def start_versions(self) -> Ints:
+        """[n] Server step whose parameters each update's job started from."""
+        return self.step - self.staleness if self.starts is None else self.starts
+
+    def still_needed(self, models: Mapping[int, T]) -> dict[int, T]:
+        """Return those of the models, by version, that are needed after this step."""
+        needed = set(models if self.needed is None else self.needed.tolist())
+        return {version: model for version, model in models.items() if version in needed}
 
     def split(self) -> tuple[StepInput, StepInput]:
         """Return the updates that count in this step and those that came too late."""
@@ -66,6 +80,7 @@ class StepInput:
         names += ["jobs"] if len(self.jobs) else []
         names += [] if self.local_steps is None else ["local_steps"]
         names += ["inclusion"] if self.inclusion is not None else []
+        names += ["starts"] if self.starts is not None else []
         columns = {name: getattr(self, name)[which] for name in names}
         return replace(self, **columns, reports=self.reports.part(which), present=None)
 

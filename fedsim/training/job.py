@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ class Job:
     """Number of earlier jobs of the client. Minibatches are drawn from (seed, client, nth), so two runs that choose
     clients differently still give a client the same minibatches in its n-th job."""
     version: int
-    """Server step whose parameters the job starts from."""
+    """Number of server steps before the dispatch. The job starts from their parameters, unless its cohort has other
+    `starts`."""
     share: float = 1.0
     """Share of the configured local steps that the client takes, rounded down to at least one step."""
     dispatch_us: int = 0
@@ -61,6 +62,8 @@ class Cohort:
     versions: Ints
     shares: Floats
     dispatch_us: Ints
+    starts: Ints | None = None
+    """Server step whose parameters each job starts from, at most its version; None: the versions."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -80,7 +83,15 @@ class Cohort:
 
     def part(self, which: slice | NDArray[np.generic]) -> Cohort:
         """Return the jobs `which`."""
-        return Cohort(*(getattr(self, f.name)[which] for f in fields(self)))
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(
+            self, **{name: column[which] for name, column in columns.items() if column is not None}
+        )
+
+    @property
+    def start_versions(self) -> Ints:
+        """[k] Server step whose parameters each job starts from."""
+        return self.versions if self.starts is None else self.starts
 
 
 def nth_jobs(ids: Ints, clients: Ints) -> Ints:

@@ -63,6 +63,8 @@ rule drfl             q                 [0, inf)
 rule fedasync         alpha             (0, 1]
 rule fedasync         a                 (0, inf)
 rule fedasync         b                 [0, inf)
+rule fedawe           server_lr         (0, inf)
+rule fedawe           clip              (0, inf)
 rule fedavg_n         server_lr         (0, inf)
 rule fedavg_n         decay             (0, 1]
 rule fedbuff          server_lr         (0, inf)

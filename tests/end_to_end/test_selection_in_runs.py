@@ -18,7 +18,7 @@ from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.runs.build import prepare
 from fedsim.runs.fork import At
 from fedsim.runs.resume import resume
-from fedsim.server.server import Proposal, Server
+from fedsim.server.server import NO_STARTS, Proposal, Server, Starts
 from fedsim.server.step_input import StepInput
 from fedsim.training.workbench import Workbench
 from forked_runs import branch
@@ -36,11 +36,11 @@ class Watched(Server):
 
     norms: dict[int, float]
 
-    def propose(self, arrivals: StepInput, rows: Any) -> Proposal:
+    def propose(self, arrivals: StepInput, rows: Any, starts: Starts = NO_STARTS) -> Proposal:
         m = arrivals.m
         for i in (*range(m, len(arrivals.clients)), *range(m)):
             self.norms[int(arrivals.clients[i])] = float(rows[i].double().norm())
-        return super().propose(arrivals, rows)
+        return super().propose(arrivals, rows, starts)
 
 
 @pytest.mark.parametrize(

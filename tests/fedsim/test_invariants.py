@@ -201,7 +201,7 @@ CHANGES: dict[str, list[Change]] = {
         Change("deadline", "jobs", "status", _is("late"), "stale"),
         Change("buffered", "jobs", "status", _is("stale"), "aggregated"),
     ],
-    "jobs start from the model current at dispatch": [
+    "versions of jobs are current at dispatch": [
         Change("buffered", "jobs", "version", lambda c: c["version"] == 3, lambda v: v - 2)
     ],
     "staleness is step minus version": [

@@ -48,6 +48,13 @@ CASES: dict[str, dict[str, Any]] = {
         "selection": {"name": "optimal_sampling"},
         "stop": {"steps": 16},
     },
+    "received": {"algorithm": {"name": "fedawe"}, "stop": {"steps": 12}},
+    "received, buffered": {
+        "algorithm": {"name": "fedawe", "clip": 0.5},
+        "pacing": BUFFERED,
+        "client": {"name": "ditto"},
+        "stop": {"steps": 16},
+    },
     "patient": {
         "stop": {"steps": 40, "metric": "mean_percent", "patience": 2},
         "evaluate": {"every_steps": 1},

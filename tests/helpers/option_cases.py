@@ -275,6 +275,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "rescale": Beside(True, {"train.lr_decay": 0.5, "algorithm.beta": 1.0}),
         },
         "fedau": {"cutoff": 1},
+        "fedawe": {"server_lr": 0.5, "clip": 0.01, "start": "current"},
         "fedlaavg": {},
         "feddyn": {},
         "fednova": {

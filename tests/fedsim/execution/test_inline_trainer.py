@@ -19,7 +19,7 @@ from fedsim.engine.trainer import Pending, Stepped, Trainer
 from fedsim.execution.client_state import ClientStates
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.execution.workers import ClientActor, TrainerSpec
-from fedsim.server.server import Proposal, Server, ServerSpec
+from fedsim.server.server import Proposal, Server, ServerSpec, Starts
 from fedsim.server.step_input import StepInput
 from fedsim.training.attack import Adversary
 from fedsim.training.job import Cohort, Job
@@ -149,9 +149,9 @@ def rows_of(trainer: InlineTrainer, jobs: list[Job], ask: list[int]) -> dict[int
     given: list[torch.Tensor] = []
     propose = trainer.server.propose
 
-    def listen(arrivals: StepInput, rows: torch.Tensor) -> Proposal:
+    def listen(arrivals: StepInput, rows: torch.Tensor, starts: Starts) -> Proposal:
         given.extend(rows.clone())
-        return propose(arrivals, rows)
+        return propose(arrivals, rows, starts)
 
     trainer.server.propose = listen  # type: ignore[assignment, method-assign]
     for job in jobs:

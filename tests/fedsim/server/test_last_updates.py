@@ -161,7 +161,7 @@ def test_updates_are_as_they_were_received() -> None:
     made = server("fedasync", rows="current", norms=True)
     played(made, 2)
     late = rows(1, 9)
-    made.step(arrivals(2, [0], staleness=1, oldest_version=0), list(late))
+    made.step(arrivals(2, [0], staleness=1), list(late), {1: torch.ones(P)})
     assert made.update_norms(np.array([0]))[0] == pytest.approx(float(late[0].double().norm()))
     made = server("fedavg", norms=True, bad_updates=UpdateScreening("clip", 2.0))
     made.step(arrivals(0, [1, 2], finite=[False, True]), [torch.full((P,), torch.nan), late[0]])
@@ -197,7 +197,7 @@ def test_another_server_inherits_what_there_is(before: str) -> None:
     }
     parent, child = server(**specs[before]), server("fedavg", norms=True, updates=HistoryPlan(2, K))
     played(parent, 6)
-    child.inherit(parent.save(), {}, same_rule=False)
+    child.inherit(parent.save(), same_rule=False)
     reference = server("fedavg", norms=True, updates=PLAN)
     played(reference, 6)
     everybody = np.arange(K)

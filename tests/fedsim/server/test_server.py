@@ -347,7 +347,7 @@ def test_of_another_rule_s_rows_those_are_inherited_whose_losses_are_known_if_it
         f"    return stateless(mean, Needs(losses={losses}, memory={memory}))\n"
     )
     after = server(f"{other}:heir")
-    after.inherit(before.save(), {}, same_rule=False)
+    after.inherit(before.save(), same_rule=False)
     assert sorted(after.history.client[after.history.client >= 0].tolist()) == kept
     assert torch.equal(after.params, before.params)
     assert after.participations.tolist() == before.participations.tolist()
@@ -361,18 +361,11 @@ def test_rows_from_the_current_model_pull_it_to_the_client() -> None:
     expected = torch.zeros(P)
     starts = [expected]
     for step, version in enumerate([0, 0, 1]):
-        made.step(told(step, [step], [version], 1), [updates[step]])
+        made.step(told(step, [step], [version], 1), [updates[step]], dict(enumerate(starts)))
         trained = starts[version] - updates[step]
         expected = 0.5 * expected + 0.5 * trained
         starts.append(expected)
         torch.testing.assert_close(made.params, expected)
-
-
-def test_versions_that_no_job_needs_are_let_go() -> None:
-    made = Server(ServerSpec("fedavg", {}, 10, 100, 4, BLOCKS, rows="current"), torch.zeros(P))
-    for step in range(5):
-        made.step(told(step, [step], [step], 1, oldest_version=step), list(rows(1, step)))
-    assert list(made._starts) == [4]
 
 
 def test_fedasync_with_alpha_one_and_no_staleness_is_the_clients_model() -> None:
@@ -399,7 +392,6 @@ SPECS = {
     "average": ServerSpec("afl", {}, 10, 100, 4, BLOCKS),
     "optimiser": ServerSpec("fedavg", {}, 10, 100, 4, BLOCKS, wrap=[{"name": "server_opt", "kind": "adam"}]),
     "state": ServerSpec("fedmdfg", {}, 10, 100, 4, BLOCKS),
-    "starts": ServerSpec("fedasync", {}, 10, 100, 4, BLOCKS, rows="current"),
 }
 
 
@@ -407,9 +399,7 @@ SPECS = {
 def test_a_server_goes_on_where_another_one_was_saved(name: str) -> None:
     def take(made: Server, step: int) -> None:
         started = [max(step - 1, 0), step]
-        made.step(
-            told(step, [step % 3, 4 + step], started, 2, oldest_version=started[0]), list(rows(2, step))
-        )
+        made.step(told(step, [step % 3, 4 + step], started, 2), list(rows(2, step)))
 
     first, second = (Server(SPECS[name], torch.zeros(P)) for _ in range(2))
     for step in range(3):
@@ -421,12 +411,11 @@ def test_a_server_goes_on_where_another_one_was_saved(name: str) -> None:
     assert torch.equal(first.params, second.params)
     one, two = first.save(), second.save()
     assert one["participations"].tolist() == two["participations"].tolist() == [2, 2, 1, 0, 1, 1, 1, 1, 1, 0]
-    for part in ("average", "vectors", "starts"):
+    for part in ("average", "vectors"):
         assert repr(one[part]) == repr(two[part])
     np.testing.assert_equal(one["state"], two["state"])
     assert (one["average"] is not None) == (name == "average")
     assert bool(one["vectors"]) == (name == "optimiser")
-    assert [version for version, _ in one["starts"]] == ([3, 4] if name == "starts" else [])
 
 
 @pytest.mark.parametrize("same_rule", [True, False])
@@ -434,10 +423,9 @@ def test_the_state_of_a_rule_is_inherited_by_the_same_rule_alone(same_rule: bool
     before = Server(SPECS["optimiser"], torch.zeros(P))
     before.step(arrivals(0, [1, 2]), list(rows(2)))
     after = Server(SPECS["optimiser"], torch.ones(P))
-    after.inherit(before.save(), {5: torch.full((P,), 7.0)}, same_rule=same_rule)
+    after.inherit(before.save(), same_rule=same_rule)
     assert torch.equal(after.params, before.params)
     assert sorted(after.vectors) == (["first", "second"] if same_rule else [])
-    assert [(version, start[0]) for version, start in after.save()["starts"]] == [(5, 7.0)]
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def arrivals(**changed: Any) -> StepInput:
         "online": np.array([3, 7]),
         "reports": Reports.of(reports),
         "now_us": 99,
-        "oldest_version": 2,
-        "started": True,
+        "starts": np.array([6, 5, 0, 4]),
+        "needed": np.array([2, 6]),
     }
     return StepInput(**given | changed)
 
@@ -45,11 +45,11 @@ def test_those_that_count_come_before_those_that_are_late(present: int | None) -
     )
     m = 4 if present is None else present
     for part, which in zip(whole.split(), (slice(0, m), slice(m, 4)), strict=True):
-        for name in ("clients", "staleness", "n_samples", "jobs", "inclusion"):
+        for name in ("clients", "staleness", "n_samples", "jobs", "inclusion", "starts"):
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[which])
         np.testing.assert_array_equal(part.reports.loss_before, whole.reports.loss_before[which])
         assert part.m == len(part.clients), "all of them count among themselves"
-        assert (part.step, part.now_us, part.oldest_version, part.started) == (6, 99, 2, True)
+        assert (part.step, part.now_us, part.needed.tolist()) == (6, 99, [2, 6])
         assert part.online.tolist() == [3, 7]
 
 
@@ -103,10 +103,22 @@ def test_the_probability_of_a_choice_is_kept_beside_the_rows() -> None:
     np.testing.assert_array_equal(usable.notes()["inclusion"], stated[[0, 3]])
 
 
+def test_models_of_versions_that_no_job_needs_are_dropped() -> None:
+    models = {0: "a", 2: "b", 5: "c", 6: "d"}
+    assert arrivals().still_needed(models) == {2: "b", 6: "d"}
+    assert arrivals(needed=np.array([], dtype=np.int64)).still_needed(models) == {}
+    assert arrivals(needed=None).still_needed(models) == models
+
+
+def test_jobs_start_from_their_versions_unless_said_otherwise() -> None:
+    assert arrivals().start_versions.tolist() == [6, 5, 0, 4]
+    assert arrivals(starts=None).start_versions.tolist() == [6, 5, 2, 4]
+
+
 def test_what_is_not_said_of_a_step_is_nothing() -> None:
     """All updates count, every job that was started may still run, and nothing is reported or audited."""
     none = np.zeros(0, dtype=np.int64)
     plain = StepInput(3, none, none, none, online=none)
-    assert (plain.present, plain.now_us, plain.oldest_version, plain.started) == (None, 0, 0, False)
+    assert (plain.present, plain.now_us, plain.starts, plain.needed) == (None, 0, None, None)
     assert len(plain.jobs) == len(plain.reports) == 0
     assert plain.audit is None
