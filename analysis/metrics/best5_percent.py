@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.statistics.tails import highest_percent
+from fedsim.analysis.statistics.fairness import highest_percent
 
 
 def best5_percent(accuracy: Floats, n: Ints) -> float:

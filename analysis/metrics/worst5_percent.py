@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.statistics.tails import lowest_percent
+from fedsim.analysis.statistics.fairness import lowest_percent
 
 
 def worst5_percent(accuracy: Floats, n: Ints) -> float:

@@ -11,9 +11,9 @@ from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics.bootstrap import FEWEST, Statistic, client_draws, interval
+from fedsim.analysis.statistics.fairness import tail_size
 from fedsim.analysis.statistics.paired import Better, t_interval
 from fedsim.analysis.statistics.paired_tests import ALPHA, holm, signed_rank_test
-from fedsim.analysis.statistics.tails import tail_size
 
 Verdict = Literal["better", "worse", "unseen"]
 _MANY_DRAWS, _MANY = 10_000, 200

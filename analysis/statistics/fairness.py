@@ -1,4 +1,4 @@
-"""Metrics of one evaluation."""
+"""Metrics of one evaluation, and the means of its lowest and highest accuracies."""
 
 from __future__ import annotations
 
@@ -41,3 +41,20 @@ def _checked(accuracy: Floats, n: Ints) -> tuple[Floats, Ints]:
         at = outside[0]
         raise ValueError(f"accuracy of client at position {at}: expected 0 to 1, found {accuracy[at]!r}")
     return accuracy[measured], n[measured]
+
+
+def tail_size(n_clients: int, percent: int) -> int:
+    """Return floor(percent K / 100), at least 1: with few clients, the tail is the single extreme client."""
+    return max(1, percent * n_clients // 100)
+
+
+def lowest_percent(accuracy: Floats, percent: int) -> float:
+    """Return the mean of the `percent` % lowest accuracies, in percent."""
+    size = tail_size(len(accuracy), percent)
+    return 100 * float(np.partition(accuracy, size - 1)[:size].mean())
+
+
+def highest_percent(accuracy: Floats, percent: int) -> float:
+    """Return the mean of the `percent` % highest accuracies, in percent."""
+    size = tail_size(len(accuracy), percent)
+    return 100 * float(np.partition(accuracy, len(accuracy) - size)[-size:].mean())

@@ -42,7 +42,7 @@ class Dispatcher:
         self._view = self._first_view()
         self._draws = Draws(plan.seed, "select")
         self._proposals = self._first_proposals()
-        alike = plan.costs.plain and plan.costs.work.slowness == (1.0, 1.0, 1.0) and plan.start == "current"
+        alike = plan.start == "current" and plan.costs.plain and plan.costs.work.slowness == (1.0, 1.0, 1.0)
         self._single = world.single if alike and not plan.dropout.partial and plan.droppers is None else None
         work = plan.costs.work
         columns = (work.download_bytes, work.samples, work.upload_bytes)

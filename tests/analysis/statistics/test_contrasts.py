@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fedsim.analysis.statistics.contrasts import Contrast, _tail, by_client, by_seed, of_groups, of_tails
-from fedsim.analysis.statistics.tails import lowest_percent
+from fedsim.analysis.statistics.fairness import lowest_percent
 
 
 @pytest.mark.parametrize(
