@@ -21,6 +21,7 @@ import contest
 import fair_rules
 import floors
 import gpu
+import interval_coverage
 import long_run
 import pacing
 import plan
@@ -200,6 +201,21 @@ def test_fair_rules_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Captur
     assert fedavg[2] == "1.00"
     assert [row[0] for row in (fedfv, fedlf, some)] == ["fedfv", "fedlf", "fedlf, losses on 100 samples"]
     assert all(float(row[1]) > 0 for row in (fedavg, fedfv, fedlf, some))
+
+
+def test_coverage_is_the_share_of_intervals_that_hold_the_truth(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Of Student's interval for normal data 95 %; intervals from minus one to one hold a normal number in 68 %."""
+    assert interval_coverage.coverage(interval_coverage.student, 5, 400) == pytest.approx(0.95, abs=0.04)
+
+    def unit(generator: np.random.Generator, n: int) -> tuple[tuple[float, float], float]:
+        return (-1.0, 1.0), generator.standard_normal()
+
+    assert interval_coverage.coverage(unit, 3, 1000) == pytest.approx(0.683, abs=0.05)
+    assert math.isnan(interval_coverage.coverage(lambda generator, n: (None, 0.0), 3, 10))
+    _, _, *rows = printed(interval_coverage.main, "--replicates 2", monkeypatch, capsys)
+    assert [row[0] for row in rows] == list(interval_coverage.LAWS)
 
 
 def test_rules_of_columns_are_measured(capsys: Capture) -> None:

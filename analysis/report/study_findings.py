@@ -41,9 +41,7 @@ _WORDS = {
 def study_findings(study: Study) -> Iterator[Finding]:
     """Yield what a study says. Raises RunError if a finished run's files cannot be read."""
     if study.last > 1:
-        study.frame(
-            []
-        )  # raises an error if a run has fewer evaluations, which the sentences below would hide
+        study.frame([], points_of(study)[0])  # raises an error that the sentences below would hide
     seen = _Seen.of(study)
     metrics = _headlines(study)
     families = _families(study, metrics)

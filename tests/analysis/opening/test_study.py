@@ -314,6 +314,8 @@ def test_averages_of_evaluations_that_are_not_there_are_refused(tmp_path: Path) 
     for findings in (analysis.findings, lambda each: analysis.study_document(each, tmp_path)):
         with pytest.raises(FolderError, match="expected 7 evaluations"):
             findings(study.asked({"last": 7}))
+        with pytest.raises(FolderError, match="expected 6 evaluations"):
+            findings(study.asked({"last": 6, "at": ["time"]}))
 
 
 def test_a_cell_without_its_run_has_one_evaluation_alone(tmp_path: Path) -> None:
