@@ -49,7 +49,7 @@ def test_closing_numbers_come_from_the_tables(folder: Path) -> None:
 def test_the_closing_table_has_a_row_per_run_and_says_which_is_not_done(folder: Path, tmp_path: Path) -> None:
     bare = write_run(tmp_path / "bare", status="interrupted", wall_s=None, virtual_us=None, label="bare [x]")
     text = shown(analysis.closing_table(analysis.open_all([folder, bare])))
-    lines = [line for line in text.splitlines() if "first" in line or "bare" in line]
+    lines = [line for line in text.splitlines() if line.startswith(("first", "bare"))]
     assert len(lines) == 2
     assert "40.00" in lines[0]
     assert "bare [x] [interrupted]" in lines[1]
