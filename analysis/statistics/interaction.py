@@ -26,8 +26,8 @@ def interactions(
     values are by seed `(x_ab - x_0b) - (x_a0 - x_00)`. In the result, `axis`, `level` and `baseline` are those of the
     other axis, and `others` has a; tests, intervals and the correction (for all interactions of the metric together)
     are those of `differences`. Two differences of which one has a small p value and the other has not need not differ.
-    Empty if no other axis has two levels. `at` and `split` are as in `Study.frame`. Raises FolderError for a run with
-    too few evaluations, ConfigError for an unknown metric or point.
+    Those without a single pair, such as of cells that the study skips, are left out. `at` and `split` are as in
+    `Study.frame`. Raises FolderError for a run with too few evaluations, ConfigError for an unknown metric or point.
     """
     return interactions_of(study, study.frame([metric], at, split, study.axis()), metric, at)
 
@@ -46,7 +46,7 @@ def interactions_of(
             continue
         other = replace(study, cells=compared, compare={"axis": axis, "baseline": levels[0]})
         try:
-            found += differences_of(other, gains, column, at)
+            found += [each for each in differences_of(other, gains, column, at) if each.n]
         except FolderError:
             continue  # no two levels of this axis have equal levels of the others
     return corrected(found)

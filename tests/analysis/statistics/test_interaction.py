@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,14 @@ def test_an_interaction_is_the_difference_of_two_paired_differences(tmp_path: Pa
         assert each.family == 4
     assert found[0].mean == pytest.approx(4, abs=1.2)
     assert found[0].p_holm == pytest.approx(4 * 2**-9)
+
+
+def test_interactions_without_a_pair_are_left_out(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "made", {})
+    at_night = {"rule": "fedavg", "world": "night"}
+    fewer = replace(study, cells=tuple(cell for cell in study.cells if cell.levels != at_night))
+    assert {d.level for d in interactions(fewer, "mean_percent")} == {"churn"}
+    assert {d.family for d in interactions(fewer, "mean_percent")} == {2}
 
 
 def test_equal_effects_in_all_worlds_are_no_interaction(tmp_path: Path) -> None:
