@@ -22,11 +22,13 @@ from .statistics.observatory import conflict_table
 from .statistics.over_time import improved_over_time, improved_users_percent, time_below
 from .statistics.paired import PairedDifference, differences, differences_of
 from .statistics.published import ClaimedPair, ClaimResult, PublishedValue, claim_results, published_values
+from .statistics.variance.study_components import VarianceComponents, variance_components
 from .statistics.waste import waste, waste_by_status, waste_table
 from .tables.arms import arms_table
 from .tables.audit_tables import audit_groups, audit_tables
 from .tables.closing import closing_table, profile, profile_table
 from .tables.compare import Comparison, compare, comparison_table
+from .tables.component_tables import component_tables
 from .tables.group_tables import (
     run_participation,
     run_participation_tables,
@@ -60,6 +62,7 @@ __all__ = [
     "Run",
     "Study",
     "TensorBoardWriter",
+    "VarianceComponents",
     "WandbWriter",
     "WorldDiff",
     "WorldFit",
@@ -75,6 +78,7 @@ __all__ = [
     "compare_fit",
     "compare_worlds",
     "comparison_table",
+    "component_tables",
     "conflict_table",
     "differences",
     "differences_of",
@@ -118,6 +122,7 @@ __all__ = [
     "summary",
     "time_below",
     "tracking_uri",
+    "variance_components",
     "waste",
     "waste_by_status",
     "waste_table",

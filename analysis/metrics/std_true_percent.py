@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.statistics.sampling_noise import true_std_percent
+from fedsim.analysis.statistics.variance.sampling_noise import true_std_percent
 
 SMALLER_IS_BETTER = True
 

@@ -8,9 +8,11 @@ import numpy as np
 
 from fedsim.analysis.opening.arrays import Ints
 from fedsim.analysis.opening.run import Evaluation, Run
+from fedsim.common import arguments
 from fedsim.records.study_results import LastEvaluation
 
 
+@arguments.checked
 def last_evaluations(run: Run, cell: str) -> list[LastEvaluation]:
     """Return the last evaluation of a finished run on each split that it recorded, that of its configuration first."""
     return [_stored(run, cell, run.final(split)) for split in run.recorded_splits]

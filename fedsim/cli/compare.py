@@ -49,6 +49,12 @@ class Questions:
     published: Annotated[
         bool, Option("--published", help="One study: show the values and claims of its [published] alone.")
     ] = False
+    components: Annotated[
+        bool,
+        Option(
+            "--components", help="One study: show which seeds make a metric differ: data, world, training."
+        ),
+    ] = False
     by: Annotated[
         str | None,
         Option(help="Show accuracy by groups of clients too: availability, compute, used, label, ..."),
@@ -87,6 +93,7 @@ def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[T
         "--at": what.at,
         "--last": what.last,
         "--published": what.published,
+        "--components": what.components,
     }
     _refuse(first, "run", of_studies)
     if second is None:
@@ -104,14 +111,17 @@ def _refuse(folder: Path, kind: str, options: Mapping[str, object]) -> None:
 
 
 def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
+    if what.components and (what.by or second is not None):
+        raise ConfigError("--components: it describes one study, and takes neither another one nor --by")
     study = analysis.open_study(first)
     if second is not None:
         study = analysis.join_studies(study, analysis.open_study(second))
-    return analysis.study_tables(study.asked(what.of_studies()))
+    asked = study.asked(what.of_studies())
+    return analysis.component_tables(asked) if what.components else analysis.study_tables(asked)
 
 
 def _beside_paper(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    if second is not None or what.of_studies():
+    if second is not None or what.components or what.of_studies():
         raise ConfigError(
             "--published: it compares one study with its paper, and takes no other study or option"
         )

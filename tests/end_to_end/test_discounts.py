@@ -24,7 +24,9 @@ DISCOUNTS: dict[str, Any] = {
     "constant": np.ones_like,
 }
 MADE = {name: build_rule(name, {}, lr=0.1) for name in plugins.names("rule")}
-RULES = [name for name, rule in MADE.items() if not (rule.needs.scale_free or rule.client)]
+RULES = [
+    name for name, rule in MADE.items() if not (rule.needs.scale_free or rule.client or rule.start == "last")
+]
 SIZES = [3, 5]
 
 

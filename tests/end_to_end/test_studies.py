@@ -57,6 +57,9 @@ def test_a_study_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
     assert len(study.cells) == len(study.finished) > 1
     reader = "report" if path.stem in REPORTED else "compare"
     assert len(said(reader, str(study.folder), place=tmp_path)) > 10
+    if path.stem == "components":
+        text = said("compare", str(study.folder), "--components", place=tmp_path)
+        assert text.count("data_seed × world_seed") == 6, "for two metrics: two rules and their difference"
     if path.stem == "audit":
         assert "fedfv_1, 1 run" in said("audit", str(study.folder), place=tmp_path)
 

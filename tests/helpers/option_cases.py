@@ -275,7 +275,11 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "rescale": Beside(True, {"train.lr_decay": 0.5, "algorithm.beta": 1.0}),
         },
         "fedau": {"cutoff": 1},
-        "fedawe": {"server_lr": 0.5, "clip": 0.01, "start": "current"},
+        "fedawe": {
+            "server_lr": Beside(0.5, {"stop.steps": 12}),
+            "clip": Beside(0.01, {"stop.steps": 12}),
+            "start": Beside("current", {"stop.steps": 12}),
+        },
         "fedlaavg": {},
         "feddyn": {},
         "fednova": {

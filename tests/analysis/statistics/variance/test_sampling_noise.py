@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedsim.analysis import summary
-from fedsim.analysis.statistics.sampling_noise import true_variance
+from fedsim.analysis.statistics.variance.sampling_noise import true_variance
 
 METRICS = ("std_true_percent", "std_true_over_samples_percent", "std_floor_percent")
 

@@ -1,0 +1,68 @@
+"""Variance components of a study as tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.table import Table
+
+from fedsim.analysis.opening.study import Study
+from fedsim.analysis.statistics.variance.study_components import VarianceComponents, variance_components
+from fedsim.analysis.tables.closing import fixed
+from fedsim.analysis.tables.difference_tables import PLACES, on_split, plain
+from fedsim.analysis.tables.study_tables import metrics_of, points_of
+from fedsim.common import arguments
+from fedsim.common.terminal import shown
+
+_HEADINGS = ("runs", "source", "df", "mean\ns.d.", "share\n%")
+_NOTE = (
+    "s.d.: root of a variance component, in the unit of the metric. A source alone is what its seed moves in all runs "
+    "alike; × is an interaction, the last one with all other noise. one run: a run whose seeds are all drawn anew. "
+    "Estimates below 0 count as 0. df: the fewer, the rougher the estimate."
+)
+
+
+@arguments.checked
+def component_tables(study: Study) -> list[Table]:
+    """Return the components of each metric and point of a study's `compare`, a note below the last table.
+
+    Raises what `variance_components` raises.
+    """
+    tables = [
+        _table(study, variance_components(study, metric, at))
+        for at in points_of(study)
+        for metric in metrics_of(study)
+    ]
+    tables[-1].caption = shown(_NOTE)
+    return tables
+
+
+def _table(study: Study, found: Sequence[VarianceComponents]) -> Table:
+    first = found[0]
+    place = f"{PLACES[first.at]}{on_split(study.split)}"
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table.title = shown(f"variance components of {first.metric.replace('_', ' ')}, {place}")
+    table.title_justify = table.caption_justify = "left"
+    for number, heading in enumerate(_HEADINGS):
+        table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")
+    for each in found:
+        for row in _rows(each):
+            table.add_row(*map(shown, row))
+        table.add_section()
+    return table
+
+
+def _rows(found: VarianceComponents) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of one block: the mean, each component and their sum."""
+    yield _name(found), "mean", "", plain(found.mean), ""
+    for each in found.components:
+        share = 100 * found.share(each)
+        yield "", " × ".join(each.factors), str(each.df), plain(math.sqrt(each.variance)), fixed(share, 1)
+    yield "", "one run", "", plain(math.sqrt(found.variance)), "100.0" if found.variance > 0 else "–"
+
+
+def _name(found: VarianceComponents) -> str:
+    levels = ", ".join(f"{axis}={level}" for axis, level in found.levels.items()) or "all"
+    return levels if found.baseline is None else f"{levels}\nminus {found.baseline}"
