@@ -50,6 +50,7 @@ VALUES += (
     "PublishedValue",
     "Run",
     "Study",
+    "VarianceComponents",
     "WorldDiff",
     "WorldFit",
 )
