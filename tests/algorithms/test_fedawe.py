@@ -17,11 +17,12 @@ from safetensors.torch import load_file
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.run import RunConfig
 from fedsim.engine.event_loop import EventLoop
-from fedsim.engine.job_table import LANDED, RUNNING
+from fedsim.engine.job_table import LANDED, RUNNING, JobTable
 from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.checkpointer import open_jobs
 from fedsim.runs.fork import fork
 from fedsim.runs.memory_estimate import predict
 from fedsim.runs.result import Result
@@ -34,6 +35,7 @@ from fedsim.server.server import Server, ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort, Job, Reports, nth_jobs
 from fedsim.training.workbench import Workbench
+from fedsim.worlds.job_outcomes import Outcomes
 from small import run, small
 from timelines import Book
 
@@ -378,3 +380,14 @@ def test_another_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedsim.server.rule_factory.build", lambda *given, **more: made)
     with pytest.raises(ConfigError, match="expected 'current' or 'last' for 'start', found 'first'"):
         build_rule("fedavg", {})
+
+
+def test_open_jobs_are_resumed_from_their_starts() -> None:
+    """Job 1 started from version 2, which is kept; no model of its own version, 5, is."""
+    table, k, zeros = JobTable(), np.arange(3), np.zeros(3, dtype=np.int64)
+    jobs = Cohort(k, k, zeros, np.array([5, 5, 7]), np.ones(3), zeros, starts=np.array([0, 2, 2]))
+    table.open(
+        jobs, 0, Outcomes(np.ones(3, dtype=bool), zeros, zeros, zeros, zeros.astype(np.int8), zeros, zeros)
+    )
+    found = [(int(c.start_versions[0]), c.ids.tolist()) for c in open_jobs(table, [0, 2])]
+    assert found == [(0, [0]), (2, [1, 2])]
