@@ -57,10 +57,10 @@ def fedawe(
         return Direction(server_lr * shortened * echoed, gaps=gaps), after
 
     needs = Needs(gram="none" if clip is None else "model")
-    return Algorithm(weigh, needs, init=_nobody, start=start)
+    return Algorithm(weigh, needs, init=_never_used, start=start)
 
 
-def _nobody() -> State:
+def _never_used() -> State:
     return {"last": np.zeros(0, dtype=np.int64)}
 
 

@@ -7,7 +7,8 @@ from .export.wandb import WandbWriter, export_wandb, require_wandb
 from .opening.joining import join_studies
 from .opening.results import last_evaluations
 from .opening.run import Evaluation, Run, open_all, open_run
-from .opening.study import POINTS, Cell, Study, is_study, open_study
+from .opening.study import POINTS, Cell, Study
+from .opening.study_file import is_study, open_study
 from .plots.availability import availability_picture
 from .plots.fit import fit_picture
 from .report.document import Document, Finding

@@ -1,6 +1,6 @@
 from . import analysis
 from .analysis.opening.run import open_run
-from .analysis.opening.study import open_study
+from .analysis.opening.study_file import open_study
 from .common.errors import (
     CheckpointError,
     ConfigError,

@@ -5,9 +5,9 @@ r_k is a moving average of how often client k is chosen, r <- (1 - b) r + b 1{k 
 unbiased estimate Σ (a_k / r_k) D_k is governed by H(r) = Σ a_k² / r_k, with a_k = n_k / Σ n, and the k candidates along
 which H falls most steeply are chosen: those with the largest a_k² / r_k². The rates thus learn who is available.
 
-The inclusion probability that is stated is the rate r_k after the choice, as in the authors' code: an estimate of how
-often the client is chosen in the long run, whoever is online, not the probability of this choice, which draws nothing
-but ties. A rule that weighs by the inverse of inclusion probabilities then takes the paper's step.
+The selector states the rate r_k after the choice as the inclusion probability, as the authors' code does. It estimates
+the client's share of choices in the long run; the single choice is random among ties alone. A rule that weights updates
+by inverse inclusion probabilities then takes the paper's step.
 
 Deviations and choices:
 - A round is a choice: where places are filled one at a time, rates are those per place.

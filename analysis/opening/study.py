@@ -1,4 +1,4 @@
-"""Open the folder of a study: its cells, their runs, and the runs' metrics as one frame."""
+"""A study that was opened: its cells, their runs, and the runs' metrics as one frame."""
 
 from __future__ import annotations
 
@@ -9,25 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from fedsim.analysis.opening.results import bytes_by, evaluation_of
 from fedsim.analysis.opening.run import Evaluation, Run, latest, open_run
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
-from fedsim.common.files import from_json
-from fedsim.common.paths import as_path
-from fedsim.config.errors import validated
 from fedsim.config.published import PublishedSection
-from fedsim.config.section import Count
 from fedsim.config.study import TuneSection
-from fedsim.records.manifest import MANIFEST
-from fedsim.records.study_results import RESULTS, LastEvaluation, read_results
+from fedsim.records.study_results import RESULTS, LastEvaluation
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STUDY, FORMAT = "study.json", 1
 Point = Literal["end", "steps", "time", "bytes"]
 POINTS: tuple[Point, ...] = get_args(Point)
 """Points at which runs are compared: their ends, or equal numbers of steps, virtual time or bytes moved."""
@@ -289,112 +282,3 @@ def _equal(numbers: Sequence[pd.DataFrame], column: str) -> list[int]:
     best = max((v for v in shared if v <= reach), default=-1)
     limit = best if best >= _ENOUGH * reach else reach
     return [max(int(np.searchsorted(v, limit, side="right")) - 1, 0) for v in values]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class _Cell(_Part):
-    levels: dict[str, str]
-    seed: int
-    folder: str
-    status: Literal["done", "running", "failed", "interrupted", "pending"]
-    error: str | None = None
-
-
-class _Compare(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-    axis: str | None = None
-    baseline: str | None = None
-    metrics: list[str] | None = None
-    at: list[Point] | None = None
-    last: Count | None = None
-    split: str | None = None
-    group: str | None = None
-
-
-class _Study(_Part):
-    format: int
-    name: str
-    description: str = ""
-    axes: dict[str, list[str]]
-    seeds: list[int]
-    compare: _Compare = _Compare()
-    tune: TuneSection | None = None
-    published: PublishedSection | None = None
-    cells: list[_Cell]
-
-
-@arguments.checked
-def is_study(folder: str | Path) -> bool:
-    """Return whether a folder is the folder of a study."""
-    return (Path(folder) / STUDY).is_file()
-
-
-def open_study(path: str | Path) -> Study:
-    """Open the folder of a study. Raises FolderError that names the folder, the file, the key or the cell."""
-    folder = as_path(path, "path")
-    file = folder / STUDY
-    try:
-        raw = from_json(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        run = "; it is a run, which open_run opens" if (folder / MANIFEST).is_file() else ""
-        raise FolderError(f"{folder} is not the folder of a study: {STUDY} is missing{run}") from None
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{file}: cannot be read: {error}") from error
-    if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
-        raise FolderError(f"{file}: format: expected {FORMAT}, found {raw['format']!r}")
-    try:
-        content = validated(_Study, raw, file)
-    except ConfigError as error:
-        raise FolderError(str(error)) from error
-    axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
-    _check(content, axes, file)
-    results = read_results(folder)
-    cells = tuple(
-        _cell(cell, axes, folder, f"{file}: cells.{i}", results) for i, cell in enumerate(content.cells)
-    )
-    asked = content.compare.model_dump(exclude_none=True)
-    seeds, published = tuple(content.seeds), content.published
-    return Study(
-        folder,
-        content.name,
-        content.description,
-        axes,
-        seeds,
-        asked,
-        cells,
-        published=published,
-        tune=content.tune,
-    )
-
-
-def _check(content: _Study, axes: dict[str, tuple[str, ...]], file: Path) -> None:
-    for name in content.compare.metrics or ():
-        if ":" in name:  # opening a folder must not run code that the folder names
-            raise FolderError(f"{file}: compare.metrics: expected names of installed metrics, found {name!r}")
-    if content.published is not None and (faults := list(content.published.faults_with(axes))):
-        raise FolderError("\n".join(f"{file}: {fault}" for fault in faults))
-
-
-def _cell(
-    cell: _Cell,
-    axes: dict[str, tuple[str, ...]],
-    folder: Path,
-    where: str,
-    results: Mapping[str, Sequence[LastEvaluation]],
-) -> Cell:
-    if set(cell.levels) != set(axes):
-        raise FolderError(
-            f"{where}.levels: expected a level of each axis ({', '.join(axes)}), found {cell.levels}"
-        )
-    for axis, level in cell.levels.items():
-        if level not in axes[axis]:
-            raise FolderError(f"{where}.levels.{axis}: unknown level {level!r}{closest(level, axes[axis])}")
-    inside = Path(cell.folder)
-    if inside.is_absolute() or ".." in inside.parts:
-        raise FolderError(f"{where}.folder: expected a folder within the study, found {cell.folder!r}")
-    levels = {axis: cell.levels[axis] for axis in axes}
-    stored = () if (folder / inside).exists() else tuple(results.get(cell.folder, ()))
-    return Cell(levels, cell.seed, folder / inside, cell.status, cell.error, stored)

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from fedsim.analysis.opening.run import Run, open_all
-from fedsim.analysis.opening.study import is_study, open_study
+from fedsim.analysis.opening.study_file import is_study, open_study
 from fedsim.analysis.statistics.audit import audit_frame, by_age, by_run, realised, useful_age
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.tables.closing import fixed

@@ -10,7 +10,8 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from fedsim.analysis.opening.study import POINTS, Point, Study, open_study
+from fedsim.analysis.opening.study import POINTS, Point, Study
+from fedsim.analysis.opening.study_file import open_study
 from fedsim.analysis.statistics.bootstrap import spread_of
 from fedsim.analysis.statistics.interaction import interactions_of
 from fedsim.analysis.statistics.paired import PairedDifference, differences_of

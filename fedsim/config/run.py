@@ -28,7 +28,7 @@ from fedsim.config.section import (
     Seed,
     Size,
     Whole,
-    count_of,
+    clients_in,
 )
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
@@ -74,7 +74,7 @@ class TaskSection(PluginSection):
     @property
     def unseen_clients(self) -> int:
         """Number of clients that never train."""
-        return count_of(self.unseen, self.clients)
+        return clients_in(self.unseen, self.clients)
 
     @property
     def training_clients(self) -> int:
@@ -301,8 +301,8 @@ class RunConfig(Section):
             return tables
         unseen = task.get("unseen", 0)
         if isinstance(unseen, (int, float)) and 0 <= unseen < clients:  # else refused later
-            clients -= count_of(unseen, clients)
-        return {**tables, "pacing": {**pacing, "clients": count_of(share, clients)}}
+            clients -= clients_in(unseen, clients)
+        return {**tables, "pacing": {**pacing, "clients": clients_in(share, clients)}}
 
     def _faults(self) -> Iterable[str]:
         concurrency, clients = self.pacing.pacing().concurrency, self.task.training_clients

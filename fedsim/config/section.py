@@ -31,7 +31,7 @@ Whole = Annotated[int, Field(ge=0, le=MOST)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-def count_of(share: float, clients: int) -> int:
+def clients_in(share: float, clients: int) -> int:
     """Return the number of `clients` that a share of them stands for: rounded down and at least 1, or 0 for none.
 
     A whole number stands for itself.

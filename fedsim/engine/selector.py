@@ -157,7 +157,7 @@ class Selector:
         propose: a fast way to fill a single place without a list of all candidates: `propose(numbers, K)` returns
             clients in the shape of `numbers`, which are independent and uniform in (0, 1). The first candidate along
             the last axis is chosen; if there is none, `select` chooses. Buffered and asynchronous pacings dispatch
-            one job at a time. The inclusion of a proposed client is NaN: nobody counts the candidates.
+            one job at a time. The inclusion probability of a proposed client is unknown (NaN).
     """
 
     select: Callable[[View, int, np.random.Generator, State], tuple[Clients | Choice, State]]

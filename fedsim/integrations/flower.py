@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError
-from fedsim.server.combine import Combined, combine
+from fedsim.server.combine import Combined, check_stands_alone, combine
 from fedsim.server.rule_factory import build_rule
 
 try:
@@ -72,6 +72,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
     ) -> None:
         super().__init__(**fedavg)
         self._rule = build_rule(rule, options or {}, [{**given, "name": name} for name, given in wrap])
+        check_stands_alone(self._rule)
         if self._rule.needs.search:
             raise ConfigError(
                 f"rule {rule!r} asks clients for losses after trial steps, which Flower has not"

@@ -31,10 +31,7 @@ JOBS = pa.schema(
         ("computing_us", pa.int64()),  # time in the computation until the end of the job
         ("share", pa.float64()),  # of the configured local steps
         ("attempt", pa.int32()),  # number of earlier losses of the same work on the client
-        (
-            "inclusion",
-            pa.float64(),
-        ),  # probability with which the selector included the client; NaN if unknown
+        ("inclusion", pa.float64()),  # probability that the selector included the client; NaN if unknown
     ]
 )
 STEPS = pa.schema(

@@ -187,6 +187,16 @@ def _check_needed(algorithm: Algorithm, arguments: Mapping[str, Any]) -> None:
         raise ConfigError(
             "search: a line search needs clients that report losses; leave it out and search yourself"
         )
+    check_stands_alone(algorithm)
+    wanted = ["losses"] if algorithm.needs.losses else []
+    wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
+    for name in wanted:
+        if arguments[name] is None:
+            raise ConfigError(f"argument {name!r}: this rule needs the {name.replace('_', ' ')}, found None")
+
+
+def check_stands_alone(algorithm: Algorithm) -> None:
+    """Raise ConfigError for a rule that needs a client method, or the models that jobs start from, beside updates."""
     if algorithm.client:
         raise ConfigError(
             f"argument 'rule': it is one half of a method whose other half is the client method {algorithm.client!r}; "
@@ -197,11 +207,6 @@ def _check_needed(algorithm: Algorithm, arguments: Mapping[str, Any]) -> None:
             "argument 'rule': it starts clients from the models that they received last, which updates alone don't "
             "tell; run it in the simulator"
         )
-    wanted = ["losses"] if algorithm.needs.losses else []
-    wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
-    for name in wanted:
-        if arguments[name] is None:
-            raise ConfigError(f"argument {name!r}: this rule needs the {name.replace('_', ' ')}, found None")
 
 
 def _stack(

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedsim.analysis.opening.study import Study, open_study
+from fedsim.analysis.opening.study import Study
+from fedsim.analysis.opening.study_file import open_study
 from synthetic_runs import write_run
 
 Made = Callable[[dict[str, str], int], Mapping[str, pa.Table] | None]

@@ -124,10 +124,10 @@ def test_a_client_that_never_reports_does_not_stay_first() -> None:
         rounds.play(np.ones(5), np.full(5, 0.5))
     count = np.bincount(rounds.flat(), minlength=5)
     assert np.ptp(count) <= 2, "it is chosen as often as others with the mean loss"
-    nobody = Rounds(0.7, 2, silent=tuple(range(K)))
+    silent = Rounds(0.7, 2, silent=tuple(range(K)))
     for _ in range(8):
-        nobody.play(np.ones(K), np.ones(K))
-    assert set(nobody.flat()) == set(range(K))
+        silent.play(np.ones(K), np.ones(K))
+    assert set(silent.flat()) == set(range(K))
 
 
 def test_what_happened_before_several_steps_is_counted_once_for_each() -> None:

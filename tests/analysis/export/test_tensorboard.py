@@ -154,7 +154,10 @@ def test_neither_tensorflow_nor_torch_is_imported_for_it(runs: tuple[Path, Path]
         "print(sorted({'tensorflow', 'torch', 'ray', 'grpc'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning:typer", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "[]"
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from fedsim.analysis.opening.study import Study, open_study
+from fedsim.analysis.opening.study import Study
+from fedsim.analysis.opening.study_file import open_study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.study_curves import on_one_grid
 from fedsim.analysis.report.difference_block import difference_block

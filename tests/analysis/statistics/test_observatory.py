@@ -213,7 +213,7 @@ def test_mc_and_lc_are_the_means_over_steps(tmp_path: Path) -> None:
     assert table.index.tolist() == [-1, 0, 1]
     assert table.present[-1] == pytest.approx(steps.model_conflicts.mean())
     assert table.present[[0, 1]].mean() == pytest.approx(steps.block_conflicts_mean.mean())
-    assert (table.absent == 0).all(), "fedavg remembers nobody"
+    assert (table.absent == 0).all(), "fedavg keeps no updates"
 
 
 def test_fedlf_has_no_conflict_with_clients_present(tmp_path: Path) -> None:

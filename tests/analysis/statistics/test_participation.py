@@ -344,7 +344,7 @@ def test_code_that_a_folder_names_is_not_run_to_look_at_it(run: analysis.Run, tm
 
 
 def alike(copies: int, clients: int = 8) -> pd.DataFrame:
-    """Clients with a label of their own, each as often as `copies`, and one label that nobody holds alone."""
+    """Return `copies` clients for each of so many labels, of which each client holds one."""
     rng = np.random.default_rng(3)
     each = pd.DataFrame(
         {"n": 10, "accuracy_percent": rng.normal(60, 9, clients), "used": rng.normal(size=clients)}

@@ -148,6 +148,10 @@ def test_what_cannot_work_is_refused() -> None:
         strategy("fedfv", options={"alhpa": 0.1})
     with pytest.raises(ConfigError, match="asks clients for losses after trial steps"):
         strategy("fedmdfg", options={"search": 3})
+    with pytest.raises(ConfigError, match="other half is the client method 'scaffold'"):
+        strategy("scaffold")
+    with pytest.raises(ConfigError, match="starts clients from the models that they received last"):
+        strategy("fedawe")
     averaging = strategy("afl")
     list(averaging.configure_train(1, record(START), ConfigRecord(), Grid()))
     with pytest.raises(ConfigError, match="evaluates an average of models"):
