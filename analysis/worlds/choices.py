@@ -87,7 +87,7 @@ def _frame(history: _History, longest_us: int, most: int | None) -> pd.DataFrame
 
 @arguments.checked
 def participation_gap(run: Run, wanted: ArrayLike | None = None, *, used: bool = False) -> float:
-    """Return Σ_k |share_k - wanted_k| / 2: the share of a run's jobs that would have to go to other clients.
+    """Return `Σ_k |share_k - wanted_k| / 2`, the share of a run's jobs that would have to go to other clients.
 
     Repeated attempts do not count. 0 if every client has the share that it should have; NaN without jobs.
 
