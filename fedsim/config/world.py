@@ -37,7 +37,7 @@ class WorldConfig(Section):
     scenario: Scenario | None = None
     """Name of a scenario, or `path/to/file.py:factory`."""
     trace: Path | None = None
-    """A trace file, such as `fedsim trace make` writes."""
+    """A trace file, such as `fedsim trace make` writes; `{seed}` in the path stands for the run's `seeds.world`."""
     join: JoinConfig | None = None
     """Several worlds to join into one."""
     clients: Count | None = None
@@ -128,7 +128,7 @@ def world_trace(
         trace = _joined(config.join, n, seed, inside, config.unknown)
     else:
         assert config.trace is not None
-        trace = read_trace(config.trace)
+        trace = read_trace(of_seed(config.trace, seed))
     return trace if config.after_end is None else replace(trace, after_end=config.after_end)
 
 
@@ -142,6 +142,11 @@ def source_trace(path: Path, *, clients: int | None, seed: int, inside: tuple[Pa
     if world.confound is not None:
         raise ConfigError(f"{path}: world.confound: needs a run's data; leave it to the run's own [world]")
     return world_trace(world, clients=clients, seed=seed, inside=(*inside, path.resolve()))
+
+
+def of_seed(path: Path, seed: int) -> Path:
+    """Return the path with `{seed}` replaced: the seeds of a study can each have a recording, or a fit, of their own."""
+    return Path(str(path).replace("{seed}", str(seed)))
 
 
 def _generated(
@@ -166,12 +171,11 @@ def _joined(
 ) -> Trace:
     from fedsim.worlds.join import join
 
-    base = source_trace(config.availability, clients=clients, seed=seed, inside=inside)
+    sources = {name: of_seed(path, seed) for name, path in config.sources.items()}
+    base = source_trace(sources.pop("availability"), clients=clients, seed=seed, inside=inside)
     n = base.clients if clients is None else clients
     others = {
-        name: source_trace(path, clients=n, seed=seed, inside=inside)
-        for name, path in config.sources.items()
-        if name != "availability"
+        name: source_trace(path, clients=n, seed=seed, inside=inside) for name, path in sources.items()
     }
     return join(
         availability=base,

@@ -66,6 +66,22 @@ def test_a_trace_file_keeps_its_own_end_unless_the_table_names_one(tmp_path):
         world_trace(WorldConfig(trace=tmp_path / "x"), clients=1, seed=0)
 
 
+def test_seeds_have_a_file_each_where_a_path_names_the_seed(tmp_path):
+    for seed in (3, 4):
+        span = 10 * seed
+        one = Trace.of(0, 0, span, "online", clients=1, horizon_us=span, after_end="repeat")
+        one.write(tmp_path / f"lives_{seed}.parquet")
+    path = tmp_path / "lives_{seed}.parquet"
+    alone, joined = WorldConfig(trace=path), WorldConfig(join={"availability": path})
+    for world in (alone, joined):
+        assert [world_trace(world, clients=1, seed=seed).horizon_us for seed in (3, 4)] == [30, 40]
+        assert validated(WorldFile, {"world": world.model_dump(exclude_unset=True)}, "w.toml").world == world
+    own = WorldConfig(join={"availability": path}, seed=4)
+    assert world_trace(own, clients=1, seed=3).horizon_us == 40
+    with pytest.raises(TraceError, match=r"lives_5\.parquet: there is no such file"):
+        world_trace(alone, clients=1, seed=5)
+
+
 def test_problems_name_the_key():
     assert "w.toml: world: give exactly one of 'scenario', 'trace' and 'join'" in message_of(
         scenario="churn", trace="x"
