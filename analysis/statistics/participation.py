@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 QUANTILES = 4
 _LABEL = "label_"
+BY_LABELS = ("label", "labels")
+"""Groupings that need the labels of clients."""
+_LEAST_PERCENT = 10
+"""A client holds a label if at least this share of its training samples has it."""
 _MOST_WORDS = 20
 """A text fact with more distinct values, such as an id, is no grouping by default."""
 
@@ -36,8 +40,9 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
     (aggregated or remembered) and `lost`. If the folder has the world: `availability`, the share of the run's virtual
     time that the client was online; the mean speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) that the
     world models; each fact of the trace's `about` (with `about_` before a name that is taken); unseen clients have no
-    part in the world. With `labels`: `label_<c>`, the client's training samples of class c, see `label_counts`. Raises
-    FolderError if the run was evaluated less often, or on other clients from one of these evaluations to the next.
+    part in the world. With `labels`: `labels`, those of at least 10 % of the client's training samples, ascending, such
+    as `2 7`; and `label_<c>`, its training samples of class c, see `label_counts`. Raises FolderError if the run was
+    evaluated less often, or on other clients from one of these evaluations to the next.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
@@ -54,13 +59,14 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
     for name, group in (("jobs", None), ("used", USED), ("lost", ("lost",))):
         among = who if group is None else who[np.isin(status, group)]
         frame[name] = np.bincount(among, minlength=size)[final.client]
+    if labels:
+        counts = label_counts(run)[final.client]
+        frame["labels"] = [" ".join(map(str, np.flatnonzero(row))) for row in held_labels(counts)]
+        for label, of_label in enumerate(counts.T):
+            frame[f"{_LABEL}{label}"] = of_label
     if (run.folder / WORLD).is_file() and final.split not in UNSEEN_SPLITS:
         for name, values in _world_columns(run, size).items():
             frame[f"about_{name}" if name in frame else name] = values[final.client]
-    if labels:
-        counts = label_counts(run)
-        for label in range(counts.shape[1]):
-            frame[f"{_LABEL}{label}"] = counts[final.client, label]
     return frame[frame["n"] > 0]
 
 
@@ -130,36 +136,42 @@ def label_counts(run: Run) -> Ints:
     return np.concatenate([counts, count(divided, divided.unseen.train)[len(counts) :]])
 
 
+def held_labels(counts: Ints) -> NDArray[np.bool_]:
+    """Return [K, C] whether a label has at least 10 % of the client's samples, given `counts` [K, C] of them."""
+    return np.asarray((counts > 0) & (100 * counts >= _LEAST_PERCENT * counts.sum(axis=1, keepdims=True)))
+
+
 def groupings(frame: pd.DataFrame) -> list[str]:
-    """Return the columns that clients can be grouped by: participation, speeds, facts of the trace, and `label`."""
+    """Return the columns that clients can be grouped by: participation, speeds, facts of the trace, and labels."""
     numbers = ("availability", *MODELLED, "used", "lost")
     known = [name for name in numbers if name in frame and frame[name].nunique() > 1]
-    others = {"n", "accuracy_percent", "loss", "jobs", *numbers}
+    others = {"n", "accuracy_percent", "loss", "jobs", *numbers, *BY_LABELS}
     facts = [str(c) for c in frame if c not in others and not str(c).startswith(_LABEL)]
     more = [
         c
         for c in facts
         if frame[c].nunique() > 1 and (_is_number(frame[c]) or frame[c].nunique() <= _MOST_WORDS)
     ]
-    return [*known, *more, *(["label"] if any(str(c).startswith(_LABEL) for c in frame) else [])]
+    return [*known, *more, *(BY_LABELS if "labels" in frame else ())]
 
 
 def label_sets(frame: pd.DataFrame) -> Ints | None:
     """Return [K] a number for the set of labels that each client of `clients` holds; None without labels.
 
-    Clients with the same set are alike. A client that holds all labels shares its set by no choice of the partition,
-    and has a number of its own.
+    Clients with the same set (see `held_labels`) are alike. A client that holds all labels, or none, shares its set by
+    no choice of the partition, and has a number of its own.
     """
     labels = [c for c in frame.columns if str(c).startswith(_LABEL)]
     if not labels:
         return None
-    held = np.asarray(frame[labels] > 0)
+    held = held_labels(frame[labels].to_numpy())
     numbers = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1)
-    return np.where(held.all(axis=1), len(frame) + np.arange(len(frame)), numbers)
+    alone = held.all(axis=1) | ~held.any(axis=1)
+    return np.where(alone, len(frame) + np.arange(len(frame)), numbers)
 
 
 def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFrame:
-    """Return one row per group of clients: by a column of `clients`, or by `label`.
+    """Return one row per group of clients: by a column of `clients`, such as `labels`, or by `label`.
 
     A column of numbers with more than four distinct values is cut at its quartiles (equal values stay together, so a
     group may be missing); any other column has a group for each value. `label` has a group for each class, the clients
@@ -236,7 +248,7 @@ def _members(
                 yield column.removeprefix(_LABEL), holders, ()
         return
     if by not in frame:
-        hint = "; clients were read without labels" if by == "label" else closest(by, groupings(frame))
+        hint = "; clients were read without labels" if by in BY_LABELS else closest(by, groupings(frame))
         raise ConfigError(f"clients cannot be grouped by {by!r}{hint}")
     column_values, known = frame[by], np.asarray(frame[by].notna())
     if _is_number(column_values) and column_values.nunique() > QUANTILES:

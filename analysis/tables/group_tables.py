@@ -15,7 +15,14 @@ from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.statistics.correlation import correlations
 from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
-from fedsim.analysis.statistics.participation import clients, groupings, groups, losses, worst_group
+from fedsim.analysis.statistics.participation import (
+    BY_LABELS,
+    clients,
+    groupings,
+    groups,
+    losses,
+    worst_group,
+)
 from fedsim.analysis.tables.difference_tables import (
     averaged,
     difference_frame,
@@ -60,15 +67,16 @@ def run_participation(
 ) -> dict[str, pd.DataFrame]:
     """Return fairness against participation for one run at its last evaluation, with intervals over clients.
 
-    Intervals draw clients one by one; with `label` in `by`, clients with the same set of labels together.
+    Intervals draw clients one by one; with `label` or `labels` in `by`, clients with the same labels
+    together.
 
     Frames by name: `groups`, `participation.groups` for each of `by`, by default for all columns of `groupings`
-    (`label` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises ConfigError for an
+    (`label` and `labels` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises ConfigError for an
     unknown grouping.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
-    frame = clients(run, split, labels="label" in (by or ()))
+    frame = clients(run, split, labels=_by_labels(by or ()))
     tables = [groups(frame, name) for name in (groupings(frame) if by is None else by)]
     each = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
     return {"groups": each, "losses": losses(frame), "correlations": correlations(frame)}
@@ -94,7 +102,7 @@ def study_participation(
     name = by or str(study.compare.get("group") or _GROUP)
     parts, rows = [], []
     for cell in study.finished:
-        frame = clients(study.afresh(cell), split, labels=name == "label", last=study.last)
+        frame = clients(study.afresh(cell), split, labels=_by_labels([name]), last=study.last)
         cell_groups = groups(frame, name, intervals=False)
         where = {**cell.levels, "seed": cell.seed}
         parts.append(pd.DataFrame([where] * len(cell_groups)).join(cell_groups))
@@ -142,7 +150,7 @@ def participation_tables(study: Study, by: str | None = None) -> list[Table]:
 def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
     """Return fairness against participation of a run as tables for the terminal; see `run_participation`."""
     frames = run_participation(run, by)
-    drawn = "sets of clients with the same labels" if "label" in (by or ()) else ONE_BY_ONE
+    drawn = "sets of clients with the same labels" if _by_labels(by or ()) else ONE_BY_ONE
     note = f"Intervals are 95 % bootstrap intervals over {drawn}. {FEW_NOTE} "
     weights = "Clients: each client counts once; samples: each test sample does."
     tables = []
@@ -161,6 +169,10 @@ def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[
         words = [each["with"], each["method"], each["weighted_by"], str(each["clients"])]
         table.add_row(*map(shown, [*words, plain(each["value"]), span((each["low"], each["high"]))]))
     return [*tables, table]
+
+
+def _by_labels(by: Sequence[str]) -> bool:
+    return not set(BY_LABELS).isdisjoint(by)
 
 
 def _group_cells(row: Mapping[Any, Any]) -> list[str]:

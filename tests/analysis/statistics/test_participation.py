@@ -19,6 +19,7 @@ from fedsim.analysis.statistics.participation import (
     clients,
     groupings,
     groups,
+    held_labels,
     label_counts,
     label_sets,
     losses,
@@ -316,12 +317,35 @@ def test_a_gap_is_better_the_nearer_it_is_to_zero(tmp_path: Path) -> None:
     assert "a victims gap nearer to 0 is better" in paired_differences([turned_gap], axes["rule"]).caption
 
 
+def test_a_study_is_grouped_by_sets_of_labels(tmp_path: Path) -> None:
+    def run(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        return {"evals": evals_table([np.linspace(0.2, 0.8, 12) + seed / 100], n=10)}
+
+    study = write_study(
+        tmp_path / "s", run, axes={"rule": ("plain", "fair")}, seeds=(1,), compare={"group": "labels"}
+    )
+    for cell in study.cells:
+        data = {
+            "task": {"name": "digits", "clients": 12},
+            "partition": {"name": "pathological", "classes": 2},
+        }
+        study.run(cell).config.update(data | {"seed": cell.seed})
+    found = analysis.study_participation(study)["groups"]
+    assert set(found["by"]) == {"labels"}
+    assert all(len(name.split()) == 2 for name in found["group"])
+    assert found.groupby(["rule", "seed"])["clients"].sum().eq(12).all()
+
+
 def test_labels_are_read_again_from_the_configuration(tmp_path: Path) -> None:
     run = analysis.open_run(simulated(small(), tmp_path).folder)
     counts = label_counts(run)
     assert counts.shape == (12, 10)
     assert ((counts > 0).sum(axis=1) == 2).all()
-    found = analysis.run_participation(run, ["label", "availability"])
+    found = analysis.run_participation(run, ["label", "labels", "availability"])
+    by_labels = found["groups"][found["groups"]["by"] == "labels"]
+    sets, alike = np.unique(counts > 0, axis=0, return_counts=True)
+    names = {" ".join(map(str, np.flatnonzero(row))): n for row, n in zip(sets, alike, strict=True)}
+    assert dict(zip(by_labels["group"], by_labels["clients"], strict=True)) == names
     by_label = found["groups"][found["groups"]["by"] == "label"]
     assert by_label["clients"].sum() == 24
     assert by_label["group"].tolist() == [str(c) for c in range(10) if (counts[:, c] > 0).any()]
@@ -372,6 +396,21 @@ def test_sets_of_labels() -> None:
     assert sets[0] == sets[1]
     assert len(set(sets.tolist())) == 5  # those that hold all labels are not alike
     assert label_sets(frame[[]]) is None
+
+
+def test_a_label_is_held_from_a_tenth_of_the_samples_on() -> None:
+    counts = np.array([[10, 89, 1], [9, 91, 0], [0, 0, 0], [1, 9, 0]])
+    assert held_labels(counts).tolist() == [
+        [True, True, False],
+        [False, True, False],
+        [False, False, False],
+        [True, True, False],
+    ]
+    few = pd.DataFrame(counts, columns=["label_0", "label_1", "label_2"])
+    sets = label_sets(pd.concat([few, few.iloc[2:3]]))
+    assert sets is not None
+    assert sets[0] == sets[3]
+    assert len(set(sets.tolist())) == 4  # nor are those alike that hold none
 
 
 def test_accuracies_are_means_over_the_last_evaluations(tmp_path: Path) -> None:
