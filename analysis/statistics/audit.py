@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.bootstrap import FEWEST, ends
+from fedsim.analysis.statistics.participation import label_counts, sets_of_labels
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 
@@ -31,17 +32,21 @@ GROUPS = ("present", "remembered", "unknown")
 
 
 @arguments.checked
-def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
+def audit_frame(runs: Run | Sequence[Run], *, labels: bool = False) -> pd.DataFrame:
     """Return the audits of one or several runs as one frame, with a first column `run` and a last column `group`.
 
-    `run` is the run's label, with a number behind it if several runs have the same one.
+    `run` is the run's label, with a number behind it if several runs have the same one. With `labels` a column `alike`
+    has the share of the other clients with the same labels (`participation.sets_of_labels`) whose true update is in
+    conflict at the same step; NaN where no such client was audited.
 
-    Raises FolderError if no run recorded an audit.
+    Raises FolderError if no run recorded an audit; with `labels` also ConfigError or DataError, if the data of a run
+    cannot be loaded.
     """
     several = [runs] if isinstance(runs, Run) else list(runs)
     shared = {label for label, times in Counter(run.label for run in several).items() if times > 1}
     names = [f"{run.label} #{i}" if run.label in shared else run.label for i, run in enumerate(several, 1)]
-    frames = [run.frame("audit").assign(run=name) for run, name in zip(several, names, strict=True)]
+    read = _with_alike if labels else _frame
+    frames = [read(run).assign(run=name) for run, name in zip(several, names, strict=True)]
     audit = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     if audit.empty:
         folders = ", ".join(str(run.folder) for run in several) or "no run"
@@ -50,6 +55,22 @@ def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
         )
     group = np.where(audit["present"], GROUPS[0], np.where(audit["age"] >= 0, GROUPS[1], GROUPS[2]))
     return audit.assign(group=group)[["run", *[c for c in audit.columns if c != "run"], "group"]]
+
+
+def _frame(run: Run) -> pd.DataFrame:
+    return run.frame("audit")
+
+
+def _with_alike(run: Run) -> pd.DataFrame:
+    """Return the audits of a run with the column `alike` of `audit_frame`."""
+    audit = run.frame("audit")
+    if audit.empty:
+        return audit
+    sets = sets_of_labels(label_counts(run))[audit["client"]]
+    real = (audit["true_with_mean"] < 0).astype(float)
+    those = real.groupby([audit["step"], sets])
+    others = those.transform("size") - 1
+    return audit.assign(alike=(those.transform("sum") - real) / others.where(others > 0))
 
 
 @arguments.checked
@@ -62,7 +83,9 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
     - `cosine` between the remembered update and the true one (mean), `norm_ratio` (geometric mean),
     - `reported`, `real`: shares of updates in conflict,
     - `precision`: share of the reported conflicts that are real; `recall`: share of the real ones that are reported,
-    - `agreement`: mean of the shares of right answers among real conflicts and among the others; 0.5 is chance.
+    - `agreement`: mean of the shares of right answers among real conflicts and among the others; 0.5 is chance,
+    - of an audit with `labels`: `alike`, the agreement if the true updates of other clients with the same labels answer
+      instead, and `gain`, that of the remembered updates minus `alike`; both where there are such clients.
 
     Present updates have age 0. They differ from the true ones only by the order of minibatches and their staleness, so
     they are the noise floor. A zero update has no cosine and no conflict, and is left out of `cosine`. Ratios with a
@@ -117,6 +140,19 @@ def _indicators(some: pd.DataFrame) -> dict[str, NDArray[Any]]:
         "unreal": ~real,
         "hit": reported & real,
         "quiet": ~reported & ~real,
+    } | (_against_alike(some["alike"].to_numpy(), reported, real) if "alike" in some else {})
+
+
+def _against_alike(alike: Floats, reported: NDArray[Any], real: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return the further columns [n] for the comparison with clients that hold the same labels."""
+    known = np.isfinite(alike)
+    return {
+        "known_real": known & real,
+        "known_unreal": known & ~real,
+        "alike_hit": np.where(known & real, alike, 0.0),
+        "alike_quiet": np.where(known & ~real, 1 - alike, 0.0),
+        "known_hit": known & reported & real,
+        "known_quiet": known & ~reported & ~real,
     }
 
 
@@ -159,7 +195,7 @@ def _drawn_sums(each: Floats, runs: Ints) -> Floats:
 def _ratios(sums: Floats, names: list[str]) -> dict[str, Floats]:
     s = dict(zip(names, sums.T, strict=True))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return {
+        measures = {
             "cosine": s["cosine"] / s["cosines"],
             "norm_ratio": np.exp(s["log"] / s["logs"]),
             "reported": s["reported"] / s["one"],
@@ -168,6 +204,11 @@ def _ratios(sums: Floats, names: list[str]) -> dict[str, Floats]:
             "recall": s["hit"] / s["real"],
             "agreement": (s["hit"] / s["real"] + s["quiet"] / s["unreal"]) / 2,
         }
+        if "known_real" in s:
+            alike = (s["alike_hit"] / s["known_real"] + s["alike_quiet"] / s["known_unreal"]) / 2
+            own = (s["known_hit"] / s["known_real"] + s["known_quiet"] / s["known_unreal"]) / 2
+            measures |= {"alike": alike, "gain": own - alike}
+        return measures
 
 
 _DIVIDED_BY = {
@@ -178,6 +219,8 @@ _DIVIDED_BY = {
     "precision": ("reported",),
     "recall": ("real",),
     "agreement": ("real", "unreal"),
+    "alike": ("known_real", "known_unreal"),
+    "gain": ("known_real", "known_unreal"),
 }
 """The sums a client must have above 0 to count for a measure's interval."""
 
@@ -202,12 +245,14 @@ def useful_age(ages: pd.DataFrame) -> int | None:
     """Return the last age in `by_age` up to which remembered updates tell conflicts better than chance.
 
     That is the end of the last group, in an unbroken series from age 1 on, whose interval of `agreement` lies above
-    0.5; None if there is no such group. A longer history (tau, or a window) adds noise.
+    0.5; None if there is no such group. With a column `gain` it must lie above 0: better than the updates of other
+    clients with the same labels. A longer history (tau, or a window) adds noise.
     """
     useful: int | None = None
     older = ages[ages["from_age"] > 0]
-    for last, low in zip(older["to_age"].tolist(), older["agreement_low"].tolist(), strict=True):
-        if not low > 0.5:
+    lows = older["gain_low"] if "gain" in ages else older["agreement_low"] - 0.5
+    for last, low in zip(older["to_age"].tolist(), lows.tolist(), strict=True):
+        if not low > 0:
             break
         useful = last
     return useful

@@ -156,18 +156,21 @@ def groupings(frame: pd.DataFrame) -> list[str]:
 
 
 def label_sets(frame: pd.DataFrame) -> Ints | None:
-    """Return [K] a number for the set of labels that each client of `clients` holds; None without labels.
+    """Return [K] `sets_of_labels` of the clients in a frame of `clients`; None without labels."""
+    labels = [c for c in frame.columns if str(c).startswith(_LABEL)]
+    return sets_of_labels(frame[labels].to_numpy()) if labels else None
+
+
+def sets_of_labels(counts: Ints) -> Ints:
+    """Return [K] a number for the set of labels that each client holds, given `counts` [K, C] of its samples.
 
     Clients with the same set (see `held_labels`) are alike. A client that holds all labels, or none, shares its set by
     no choice of the partition, and has a number of its own.
     """
-    labels = [c for c in frame.columns if str(c).startswith(_LABEL)]
-    if not labels:
-        return None
-    held = held_labels(frame[labels].to_numpy())
+    held = held_labels(counts)
     numbers = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1)
     alone = held.all(axis=1) | ~held.any(axis=1)
-    return np.where(alone, len(frame) + np.arange(len(frame)), numbers)
+    return np.where(alone, len(held) + np.arange(len(held)), numbers)
 
 
 def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from fedsim.common.errors import FolderError
 from fedsim.common.terminal import shown
 
 AGE_HEADINGS = ("age", "n", "cosine", "norm", "real\n%", "prec.\n%", "recall\n%", "balanced\nacc. %")
+LABEL_HEADINGS = ("same\nlabels %", "gain\npoints")
 CHANGE_HEADINGS = ("clients", "n", "change of loss\nnat", "worse\n%", "against\n%")
 
 
@@ -44,29 +45,39 @@ def audit_groups(paths: Sequence[str | Path]) -> dict[str, list[Run]]:
 
 
 @arguments.checked
-def audit_tables(groups: dict[str, list[Run]]) -> Iterator[RenderableType]:
+def audit_tables(groups: dict[str, list[Run]], *, labels: bool = False) -> Iterator[RenderableType]:
     """Yield for each group of runs two tables, one by run if there are several, and a sentence.
 
-    Raises FolderError if a run of the group has no audit.
+    With `labels` the tables compare remembered updates with those of other clients that hold the same labels, which
+    loads the data of each run. Raises FolderError if a run of the group has no audit.
     """
+    headings = (*AGE_HEADINGS, *(LABEL_HEADINGS if labels else ()))
     for label, runs in groups.items():
-        audit = audit_frame(runs)
+        audit = audit_frame(runs, labels=labels)
         ages = by_age(audit)
         yield _table(
             f"remembered updates of {label}, {len(runs)} run{'s' * (len(runs) > 1)}",
-            AGE_HEADINGS,
+            headings,
             age_rows(ages),
-            interval_note(len(runs)),
+            interval_note(len(runs)) + (_LABELS_NOTE if labels else ""),
         )
         if len(runs) > 1 and len(each := by_run(audit)):
-            headings = ("run", *AGE_HEADINGS[1:])
-            yield _table(f"absent clients of {label}, run by run", headings, run_rows(each))
+            yield _table(f"absent clients of {label}, run by run", ("run", *headings[1:]), run_rows(each))
         yield _table(f"what steps of {label} did to clients", CHANGE_HEADINGS, change_rows(realised(audit)))
         yield advice(ages)
 
 
+_LABELS_NOTE = (
+    " Same labels: balanced accuracy if the updates that other clients with the same labels would send now answer"
+    " instead of remembered ones; gain: that of the remembered ones minus it, where there are such clients."
+)
+
+
 def age_rows(ages: pd.DataFrame) -> list[list[str]]:
-    """Return the rows under `AGE_HEADINGS` from a frame of `by_age`; 95 % intervals stand in brackets."""
+    """Return the rows under `AGE_HEADINGS` from a frame of `by_age`; 95 % intervals stand in brackets.
+
+    Rows of an audit with labels have values under `LABEL_HEADINGS` too.
+    """
     rows = []
     for row in ages.to_dict("records"):
         first, last = row["from_age"], row["to_age"]
@@ -90,7 +101,10 @@ def interval_note(runs: int) -> str:
 def _measures(row: Mapping[Any, Any]) -> list[str]:
     shares = (fixed(100 * row[name], 0) for name in ("real", "precision", "recall"))
     angle, right = _interval(row, "cosine", 1, 2), _interval(row, "agreement", 100, 0)
-    return [f"{row['n']:,}", angle, fixed(row["norm_ratio"], 2), *shares, right]
+    measures = [f"{row['n']:,}", angle, fixed(row["norm_ratio"], 2), *shares, right]
+    if "alike" not in row:
+        return measures
+    return [*measures, fixed(100 * row["alike"], 0), _interval(row, "gain", 100, 0, "+")]
 
 
 def change_rows(changes: pd.DataFrame) -> list[list[str]]:
@@ -112,17 +126,23 @@ def advice(ages: pd.DataFrame) -> str:
     if not (ages["from_age"] > 0).any():
         return "No absent client was remembered: there is nothing to say of a memory."
     age = useful_age(ages)
-    if age is None and ages.loc[ages["from_age"] > 0, "agreement_low"].isna().iloc[0]:
+    measure, than = (
+        ("gain", "other clients with the same labels") if "gain" in ages else ("agreement", "chance")
+    )
+    if age is None and ages.loc[ages["from_age"] > 0, f"{measure}_low"].isna().iloc[0]:
         return (
             "Too few clients or runs for an interval: whether remembered updates tell conflicts is not known."
         )
     if age is None:
-        return "Remembered updates do not tell conflicts better than chance at any age: a memory adds noise here."
+        noise = ": a memory adds noise here" if than == "chance" else ""
+        return (
+            f"It is not certain at any age that remembered updates tell conflicts better than {than}{noise}."
+        )
     older = ages[ages["from_age"] > age]
     beyond = "none was older" if older.empty else "older ones did not"
-    if len(older) and older["agreement_low"].isna().iloc[0]:
+    if len(older) and older[f"{measure}_low"].isna().iloc[0]:
         beyond = "too few clients had older ones"
-    return f"Remembered updates tell conflicts better than chance up to an age of {age} steps; {beyond}."
+    return f"Remembered updates tell conflicts better than {than} up to an age of {age} steps; {beyond}."
 
 
 def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int, sign: str = "") -> str:

@@ -145,7 +145,7 @@ def source_trace(path: Path, *, clients: int | None, seed: int, inside: tuple[Pa
 
 
 def of_seed(path: Path, seed: int) -> Path:
-    """Return the path with `{seed}` replaced: the seeds of a study can each have a recording, or a fit, of their own."""
+    """Return the path with `{seed}` replaced, so that each seed of a study can have a recording or a fit of its own."""
     return Path(str(path).replace("{seed}", str(seed)))
 
 
@@ -174,9 +174,7 @@ def _joined(
     sources = {name: of_seed(path, seed) for name, path in config.sources.items()}
     base = source_trace(sources.pop("availability"), clients=clients, seed=seed, inside=inside)
     n = base.clients if clients is None else clients
-    others = {
-        name: source_trace(path, clients=n, seed=seed, inside=inside) for name, path in sources.items()
-    }
+    others = {name: source_trace(path, clients=n, seed=seed, inside=inside) for name, path in sources.items()}
     return join(
         availability=base,
         **others,

@@ -22,6 +22,7 @@ from fedsim.analysis.statistics.audit import (
     useful_age,
 )
 from fedsim.analysis.statistics.bootstrap import interval, mean_of
+from fedsim.analysis.statistics.participation import label_counts
 from fedsim.analysis.tables.audit_tables import advice, age_rows, audit_tables, change_rows, run_rows
 from fedsim.common.errors import RunError
 from small import run, small
@@ -54,6 +55,33 @@ def test_conflicts_are_counted_by_hand() -> None:
     assert (first["cosine"], first["norm_ratio"]) == (pytest.approx(0.5), pytest.approx(2.0))
     assert first["precision_low"] < first["precision"] < first["precision_high"]
     assert np.isnan(found.iloc[1]["precision_low"])  # of four clients
+
+
+def test_other_clients_with_the_same_labels_answer_instead() -> None:
+    rows = audit(told(1, 4, 2, 3, 6)).assign(alike=np.nan)
+    real = (rows["true_with_mean"] < 0).to_numpy()
+    rows.loc[:12, "alike"] = [1.0, 0.5, 0.5, 0.0, 0.5, 0.0, 1.0, 1.0, np.nan, 0.25, 0.0, 0.0, 0.0]
+    found = by_age(rows, (1,)).iloc[0]
+    known_real = [1.0, 0.5, 0.5, 0.0, 1.0, 1.0]  # the four hits and two of the three missed conflicts
+    known_unreal = [0.5, 0.0, 0.25, 0.0, 0.0, 0.0]  # two false alarms, and four of the six quiet clients
+    assert real.sum() == 7
+    alike = (np.mean(known_real) + 1 - np.mean(known_unreal)) / 2
+    assert found["alike"] == pytest.approx(alike)
+    assert found["gain"] == pytest.approx((4 / 6 + 4 / 6) / 2 - alike)
+    assert found["gain_low"] < found["gain"] < found["gain_high"]
+    assert "other clients with the same labels" in advice(by_age(rows, (1,)))
+
+
+def test_the_share_of_others_leaves_the_client_itself_out(tmp_path: Path) -> None:
+    config = small(audit={"every": 2, "clients": 12}, partition={"name": "pathological", "classes": 1})
+    opened = analysis.open_run(run(config, tmp_path).folder)
+    frame, counts = audit_frame(opened, labels=True), label_counts(opened)
+    label = counts.argmax(axis=1)[frame["client"]]
+    for row, of in zip(frame.itertuples(), label, strict=True):
+        others = frame[(frame["step"] == row.step) & (label == of) & (frame["client"] != row.client)]
+        expected = (others["true_with_mean"] < 0).mean() if len(others) else np.nan
+        assert row.alike == pytest.approx(expected, nan_ok=True)
+    assert frame["alike"].notna().any()
 
 
 def test_the_last_group_ends_at_the_oldest_update_there_was() -> None:

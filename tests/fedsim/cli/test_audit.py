@@ -95,5 +95,5 @@ def test_advice_says_what_is_known_beyond() -> None:
     assert "up to an age of 2 steps; older ones did not" in advice(ages(0.9, 0.8, 0.7, 0.4, 0.9))
     assert "up to an age of 2 steps; none was older" in advice(ages(0.9, 0.8, 0.7))
     assert "up to an age of 1 steps; too few clients" in advice(ages(0.9, 0.8, float("nan")))
-    assert "adds noise" in advice(ages(0.9, 0.5))
+    assert "not certain at any age" in advice(ages(0.9, 0.5))
     assert "nothing to say" in advice(ages(0.9))
