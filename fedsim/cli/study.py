@@ -97,13 +97,16 @@ def run_cells(config: StudyConfig, source: str, running: Running, again: str) ->
 def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> StudyConfig:
     """Run the unfinished cells of the tuning study, and return the study with the values that it chose.
 
-    With `--dry-run`, every level has the first value.
+    With `--dry-run`, every level has the first value until the tuning study is done.
     """
+    from fedsim.studies.run import opened
     from fedsim.studies.tune import provisional, tuned, tuning_study, tuning_table
 
-    outcome = _run(tuning_study(config, source), source, running, again)
+    tuning = tuning_study(config, source)
+    outcome = _run(tuning, source, running, again)
     if outcome is None:
-        return provisional(config)
+        tried = opened(tuning, source, running.out, force=running.force)
+        return provisional(config) if tried.left else tuned(config, tried.path)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     config = tuned(config, outcome.folder)

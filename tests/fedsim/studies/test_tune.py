@@ -181,6 +181,11 @@ def test_a_dry_run_estimates_both_studies(tmp_path: Path, capsys: pytest.Capture
     assert "12: 0 done, 12 left" in printed
     assert "plan of study smallest " in printed
     assert not (tmp_path / "runs").exists()
+    studies.study(file, out=tmp_path / "runs", jobs=1)
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(file), "--out", str(tmp_path / "runs"), "--dry-run"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.count(" done, 0 left") == 2  # with the values that were chosen
 
 
 def test_the_ends_of_the_values_are_named() -> None:
