@@ -30,13 +30,15 @@ CHANGE_HEADINGS = ("clients", "n", "change of loss\nnat", "worse\n%", "against\n
 def audit_groups(paths: Sequence[str | Path]) -> dict[str, list[Run]]:
     """Open the runs in folders of runs and studies, and group them by label.
 
-    Runs of a study that differ in their seed alone form one group. Raises FolderError if no run is done.
+    Runs of a study that differ in their seed alone form one group; those without an audit are left out if others of the
+    study have one. Raises FolderError if no run is done.
     """
     folders = dict.fromkeys(paths)
     groups = {run.label: [run] for run in open_all(path for path in folders if not is_study(path))}
     for study in (open_study(path) for path in folders if is_study(path)):
         where = f"{study.folder}: " if len(folders) > 1 else ""
-        for cell in study.finished:
+        audited = [cell for cell in study.finished if len(study.run(cell).frame("audit"))]
+        for cell in audited or study.finished:
             levels = ", ".join(cell.levels.values()) or study.name
             groups.setdefault(f"{where}{levels}", []).append(study.run(cell))
     if not groups:

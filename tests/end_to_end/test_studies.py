@@ -10,13 +10,19 @@ import pytest
 import inputs
 import programs
 from fedsim.analysis import open_study
+from fedsim.config.study import load_study
 from few_images import write_few_images
 from golden_digests import difference
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted((ROOT / "examples" / "studies").glob("*.toml"))
-REPORTED = {"audit", "fedlf_lengths", "replay", "smallest"}
-"""Studies of one axis and of two, audited, and compared at equal times: their reports differ most."""
+REPORTED = {"fedlf_lengths", "memory", "replay", "smallest"}
+"""Studies of one axis and of several, and audited: their reports differ most."""
+TRACES = {
+    "replay": ("lives_1.parquet", "fit_1.toml"),
+    "selection_recorded": ("evening.toml", "fedscale.parquet", "flash_devices.parquet", "flash_network.parquet"),
+}
+"""The worlds that a study reads, by study, with one seed."""
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +50,21 @@ def test_a_study_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
             sets += ["--set", f"axes.world.{world}.stop={{steps=1}}"]
     else:
         sets += ["--set", "run.stop={steps=1}"]
-    if path.stem == "audit":
-        for key, value in (("stop.steps", 2), ("audit.every", 1), ("audit.clients", 20)):
-            sets += ["--set", f"run.{key}={value}"]
-    if path.stem == "replay":  # its traces are made by hand; any others will do
-        for name, scenario in (("spot", "churn"), ("spot_fitted", "diurnal")):
-            trace = tmp_path / "traces" / f"{name}.parquet"
-            said("trace", "make", scenario, "--set", "world.clients=60", "-o", str(trace), place=tmp_path)
+    if path.stem == "memory":
+        sets += ["--set", "run.stop={steps=2}", "--set", "axes.memory.fedfv_150.audit={every=1, clients=20}"]
+    compare, tune = load_study(path).compare, load_study(path).tune
+    if compare and compare.last > 1:
+        sets += ["--set", "compare.last=1"]
+    if tune and path.stem != "dropout":  # one study that tries values is enough
+        chosen = ", ".join(f"{level} = {tune.values[0]}" for level in load_study(path).axes[tune.axis])
+        sets += ["--set", f"tune.chosen={{{chosen}}}"]
+    for name in TRACES.get(path.stem, ()):  # these are imported by hand; any others will do
+        made = tmp_path / "traces" / name
+        if made.suffix == ".toml":
+            made.parent.mkdir(exist_ok=True)
+            made.write_text('[world]\nscenario = "churn"\nhorizon = "5h"\n')
+        else:
+            said("trace", "make", "churn", "--set", "world.clients=60", "-o", str(made), place=tmp_path)
     out = ("--out", str(tmp_path / "runs"))
     said("study", str(path), *sets, *out, place=tmp_path, FEDSIM_DATA=str(few_images))
     study = open_study(tmp_path / "runs" / path.stem)
@@ -60,8 +74,10 @@ def test_a_study_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
     if path.stem == "components":
         text = said("compare", str(study.folder), "--components", place=tmp_path)
         assert text.count("data_seed × world_seed") == 6, "for two metrics: two rules and their difference"
-    if path.stem == "audit":
-        assert "fedfv_1, 1 run" in said("audit", str(study.folder), place=tmp_path)
+    if path.stem == "memory":
+        audited = [study.run(cell) for cell in study.finished if cell.levels["memory"] == "fedfv_150"]
+        assert len(audited) == 4
+        assert all(len(run.frame("audit")) for run in audited)
 
 
 def test_the_page_of_the_smallest_study_is_what_it_gives(tmp_path: Path) -> None:
