@@ -71,8 +71,8 @@ def run_participation(
     together.
 
     Frames by name: `groups`, `participation.groups` for each of `by`, by default for all columns of `groupings`
-    (`label` and `labels` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises ConfigError for an
-    unknown grouping.
+    (`label` and `labels` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises
+    ConfigError for an unknown grouping.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
