@@ -389,7 +389,7 @@ def test_clients_with_the_same_labels_are_one_observation() -> None:
 
 
 def test_shared_labels_widen_an_interval_by_the_design_effect() -> None:
-    """Of m clients with the correlation rho, the mean varies 1 + (m - 1) rho times as much (Kish, Survey Sampling, 1965)."""
+    """Of m clients with a correlation of rho the mean varies 1 + (m - 1) rho times as much (Kish, Survey Sampling)."""
     rng, sets, m, rho = np.random.default_rng(5), 45, 6, 0.5
     both = rng.normal(size=(sets, 1)) * np.sqrt(rho) + rng.normal(size=(sets, m)) * np.sqrt(1 - rho)
     labels = np.array([(i, j) for i in range(10) for j in range(i)])
