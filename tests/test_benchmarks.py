@@ -28,11 +28,14 @@ import plan
 import rules
 import startup
 import watching
+import who_pays
 import works
 import worlds
 from fedsim.config.run import RunConfig
 from fedsim.runs.build import prepare
 from fedsim.runs.simulate import simulate
+from synthetic_runs import evals_table, jobs_table
+from synthetic_studies import write_study
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 CLIENTS = 6
@@ -216,6 +219,74 @@ def test_coverage_is_the_share_of_intervals_that_hold_the_truth(
     assert math.isnan(interval_coverage.coverage(lambda generator, n: (None, 0.0), 3, 10))
     _, _, *rows = printed(interval_coverage.main, "--replicates 2", monkeypatch, capsys)
     assert [row[0] for row in rows] == list(interval_coverage.LAWS)
+
+
+def lost_by_label(clients: int = 12) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], list[float]]:
+    """Return lost shares of clients, whether they hold labels, and the mean share of others with the same, by hand."""
+    given = np.random.default_rng(4)
+    held = np.array([given.permutation([True, True, False, False, False]) for _ in range(clients)])
+    lost = given.integers(0, 11, clients) / 10
+    lost[3] = np.nan
+    rows = [
+        [lost[j] for j in range(clients) if j not in (i, 3) and (held[i] & held[j]).any()]
+        for i in range(clients)
+    ]
+    return lost, held, [float(np.mean(row)) for row in rows]
+
+
+def test_effects_of_own_and_of_others_losses_are_told_apart() -> None:
+    """Of 10 points of jobs, the own cost 3 points of accuracy and those of others with the same label 7."""
+    lost, held, expected = lost_by_label()
+    others = who_pays.others_share(lost, held)
+    np.testing.assert_allclose(others, expected, rtol=1e-12)
+    change = 2 - 30 * lost - 70 * others
+    assert who_pays.fitted(change, lost, others) == pytest.approx({"own": -3, "shared": -7, "explained": 100})
+    noise = np.random.default_rng(2).normal(0, 9, 12)
+    fit = who_pays.fitted(noise, lost, others)
+    rest = (noise - 10 * (fit["own"] * lost + fit["shared"] * others))[~np.isnan(lost)]
+    assert fit["explained"] == pytest.approx(100 * (1 - rest.var() / noise[~np.isnan(lost)].var()))
+    alone = who_pays.others_share(lost, np.eye(12, dtype=bool))
+    assert np.isnan(alone).all()
+    assert math.isnan(who_pays.fitted(noise, np.full(12, 0.3), others)["own"])
+    least, middle, most = (who_pays.thirds(change, lost)[f"{name}_lost"] for name in who_pays.THIRDS)
+    parts = np.array_split(np.sort(lost[~np.isnan(lost)]), 3)
+    assert (least, middle, most) == pytest.approx([100 * part.mean() for part in parts])
+
+
+def test_who_pays_for_dropout_is_read_from_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Accuracies fall by half of the lost share; losses in the computation and unfinished jobs do not count."""
+    lost, held, _ = lost_by_label()
+    counted = np.nan_to_num(10 * lost).astype(np.int64)
+
+    def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        some = levels["rate"] == "some"
+        client, number = np.repeat(np.arange(12), 12), np.tile(np.arange(12), 12)
+        early = (number == 10) | (client == 3)
+        status = np.where(early | (some & (number < counted[client])), "lost", "aggregated")
+        status = np.where(number == 11, "unfinished", status)
+        compute = np.where(early, -1, 1)
+        jobs = {"client": client, "status": status, "compute_us": compute}
+        after = np.full(12, 0.9) - some * np.nan_to_num(lost) / 2
+        return {
+            "jobs": jobs_table(dispatch_us=np.zeros(144), end_us=np.ones(144), **jobs),
+            "evals": evals_table([after / 2, after]),
+        }
+
+    axes = {"rate": ("none", "some"), "phase": ("upload",), "rule": ("fair",)}
+    study = write_study(tmp_path / "s", made, axes=axes, seeds=(1, 2, 3))
+    monkeypatch.setattr(who_pays, "label_counts", lambda run: held * 10)
+    assert np.nanmax(np.abs(who_pays.lost_share(study.run(study.cells[3]), 12) - lost)) < 1e-12
+    given = f"{tmp_path / 's'} --figure {tmp_path}"
+    head, _, own, shared, *_ = printed(who_pays.main, given, monkeypatch, capsys)
+    assert own[:3] == ["some", "fair", "own"]
+    assert own[4] == "-5.00 [-5.00, -5.00]"
+    assert abs(float(shared[4].split()[0])) < 1e-9
+    assert head[5:] == ["p", "p Holm"]
+    assert own[5] == "0.250"
+    assert who_pays.measured(study, 2).own.tolist() == pytest.approx([-3.75] * 3)
+    assert "some, others, same label: " in (tmp_path / "who-pays.svg").read_text()
 
 
 def test_rules_of_columns_are_measured(capsys: Capture) -> None:

@@ -388,6 +388,22 @@ def test_clients_with_the_same_labels_are_one_observation() -> None:
         assert (np.ptp(unknown[["low", "high"]].to_numpy()[0]) < 0.7 * np.ptp(one[0])).all()
 
 
+def test_shared_labels_widen_an_interval_by_the_design_effect() -> None:
+    """Of m clients with a correlation of rho the mean varies 1 + (m - 1) rho times as much (Kish, Survey Sampling)."""
+    rng, sets, m, rho = np.random.default_rng(5), 45, 6, 0.5
+    both = rng.normal(size=(sets, 1)) * np.sqrt(rho) + rng.normal(size=(sets, m)) * np.sqrt(1 - rho)
+    labels = np.array([(i, j) for i in range(10) for j in range(i)])
+    frame = pd.DataFrame({"n": 10, "accuracy_percent": 60 + 5 * both.ravel(), "availability": 0.5})
+    for label in range(10):
+        frame[f"label_{label}"] = np.repeat(5 * (labels == label).any(axis=1), m)
+    together, alone = (groups(each, "availability").iloc[0] for each in (frame, frame[frame.columns[:3]]))
+    between, within = m * both.mean(axis=1).var(ddof=1), both.var(axis=1, ddof=1).mean()
+    measured = (between - within) / (between + (m - 1) * within)
+    ratio = (together["high"] - together["low"]) / (alone["high"] - alone["low"])
+    assert ratio == pytest.approx(np.sqrt(1 + (m - 1) * measured), rel=0.08)
+    assert ratio > 1.5
+
+
 def test_sets_of_labels() -> None:
     held = [(1, 0, 2), (3, 0, 1), (0, 1, 0), (1, 1, 1), (2, 3, 4), (0, 0, 0)]
     frame = pd.DataFrame(held, columns=["label_0", "label_1", "label_2"])
