@@ -141,7 +141,7 @@ def test_the_search_knows_keys_rules_and_public_names(site: Path) -> None:
 
 
 def test_links_to_copied_pages_lead_to_the_copies() -> None:
-    page = DOCS / "results" / "absence.md"
+    page = DOCS / "results" / "dropout.md"
     text = "[a](../../CONTRIBUTING.md#tests) [b](../rules.md) [c](https://x.org/a.md) [d](#e) [e](../../examples/a.py)"
     assert retargeted(text, page, page) == (
         "[a](../generated/contributing.md#tests) [b](../rules.md) [c](https://x.org/a.md) [d](#e) "
