@@ -32,10 +32,9 @@ from fedsim.records.schemas import OPTIONAL
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.progress import watched
+from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
-from fedsim.runs.result import Result, Watch
-from fedsim.runs.session import Session, optional_tables
+from fedsim.runs.session import Result, Session, optional_tables
 from fedsim.runs.simulate import tell_of_end
 from fedsim.server.server import Server, sent_with
 from fedsim.training.job import Floats

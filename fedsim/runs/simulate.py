@@ -32,10 +32,9 @@ from fedsim.records.run_folder import ARMS, check_free, refuse_parent
 from fedsim.runs import resume as resuming
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.progress import watched
+from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
-from fedsim.runs.result import Result, Watch
-from fedsim.runs.session import Session
+from fedsim.runs.session import Result, Session
 
 
 @arguments.checked
