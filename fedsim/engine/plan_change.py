@@ -46,9 +46,7 @@ def keep_work(run_state: RunState, before: Floats, after: Floats) -> None:
 def move_ends(run_state: RunState, world: World, plan: Plan, clients: Sequence[int]) -> None:
     """Compute the outcomes of these clients' running jobs anew, in the changed world."""
     table = run_state.job_table.table
-    rows = np.flatnonzero(
-        (table["status"] == RUNNING) & np.isin(table["client"], np.asarray(clients))
-    ).tolist()
+    rows = np.flatnonzero((table["status"] == RUNNING) & np.isin(table["client"], np.asarray(clients)))
     kinds, moved = (Kind.ARRIVE, Kind.LOST), set(rows.tolist())
     run_state.heap = [event for event in run_state.heap if not (event[1] in kinds and event[3] in moved)]
     run_state.heap += [_new_end(run_state, world, plan, row) for row in rows.tolist()]
