@@ -90,15 +90,13 @@ class Footprint:
         """
         size, plan, workers = history_size(self.server), self.plan(), self.workers
         row, at_once = 4 * size.columns, self.pacing.concurrency
-        versions = self._started_from(self._versions())
+        sent = row * (1 + len(self.method.sends))
         parts = {
-            "parameters": versions * row,
+            "parameters": self._started_from(self._versions()) * row,
             "history": sum(p.host_bytes(size.columns, self.server.device) for p, _ in self._stored()),
             "gram": sum(p.gram_bytes(layers) for p, layers in self._stored()),
             "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
-            "updates": (2 * at_once if workers else self.pacing.most_updates)
-            * row
-            * (1 + len(self.method.sends)),
+            "updates": (2 * at_once if workers else self.pacing.most_updates) * sent,
             "audit": self.audited * row,
             "kept": self._kept_rows() * row,
             "data": self.data_bytes * (2 if workers else 1),
