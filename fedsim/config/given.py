@@ -18,7 +18,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, described
 from fedsim.config.data import federation
 from fedsim.config.errors import read_toml
-from fedsim.config.load import Filled, Sets, Source, load_config, read_runs
+from fedsim.config.load import Sets, Source, load_config, read_runs
 from fedsim.config.run import ModelSection, RunConfig
 from fedsim.config.study import StudyConfig
 from fedsim.data.federated_data import Task
@@ -88,10 +88,11 @@ class Given:
             yield
 
     @contextmanager
-    def of_study(self, read: Callable[[Filled], StudyConfig]) -> Iterator[StudyConfig]:
+    def of_study(self, read: Callable[..., StudyConfig]) -> Iterator[StudyConfig]:
         """Yield the study that `read` returns, whose cells have the task and the model; they can be built in the body.
 
-        `read` passes its argument to `read_study`. Raises ConfigError if the study also names what Python passes.
+        `read` passes its argument `filled` to `load_study`. Raises ConfigError if the study also names what Python
+        passes.
         """
         factories: dict[str, Callable[..., Any]] = {}
         if self.task is not None:
@@ -99,7 +100,7 @@ class Given:
         if self.model is not None:
             factories[self._model_of_study()] = self.model
         with plugins.given(factories):
-            yield read(self._study_filled)
+            yield read(filled=self._study_filled)
 
     def _model_of_study(self) -> str:
         """Return the name of the model in all cells. Raises ConfigError if it may differ between them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import psutil
 import torch
@@ -179,11 +178,6 @@ class Footprint:
         """Return the footprint with another storage of the rule's history and of the selector's."""
         updates = None if self.server.updates is None else change(self.server.updates)
         return replace(self, history=change(self.plan()), server=replace(self.server, updates=updates))
-
-
-def predict(server: ServerSpec, pacing: Pacing, **more: Any) -> dict[str, int]:
-    """Predict the bytes of each part of a run and their total; the arguments are the fields of `Footprint`."""
-    return Footprint(server, pacing, **more).parts()
 
 
 def check_fits(

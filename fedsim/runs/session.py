@@ -244,9 +244,7 @@ class Session:
 
     def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)
-        with suppress(
-            RunError
-        ):  # on a full disk the first error counts, and the manifest may stay incomplete
+        with suppress(RunError):  # on a full disk the first error counts; the manifest may stay incomplete
             self._finish(event_loop, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
 
     def _event_loop(self, trainer: Trainer) -> EventLoop:
