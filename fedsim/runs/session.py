@@ -276,8 +276,7 @@ class Session:
         if event_loop:
             event_loop.abandon()
         with self.clock.part("record"):
-            self._settle(status)
-            digest = self._closed(status, trainer)
+            digest = self._close_records(status, trainer)
         if trainer:
             self.others_peak = trainer.peak_bytes()
             self.others = trainer.times()
@@ -300,16 +299,16 @@ class Session:
             "warning": recorder.warning(),
         }
 
-    def _settle(self, status: str) -> None:
-        """Wait for pending results; after an error or an interrupt the last row may never come."""
+    def _close_records(self, status: str, trainer: Trainer | None) -> str | None:
+        """Wait for pending results, merge the parts of the tables, and return the digest.
+
+        After an error or an interrupt the last row may never come; on a full disk the parts stay.
+        """
         try:
             self.recorder.settle()
         except BaseException:
             if status == "done":
                 raise
-
-    def _closed(self, status: str, trainer: Trainer | None) -> str | None:
-        """Merge the parts of the tables; after an error the disk may be full, and the parts stay."""
         try:
             return self.recorder.close(trainer.params() if trainer else None)
         except RunError:
