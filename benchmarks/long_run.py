@@ -18,7 +18,7 @@ from statistics import median
 
 from fedsim import analysis
 from fedsim.config.load import load_config
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 from fedsim.runs.simulate import simulate
 
 HERE = Path(__file__).resolve().parent

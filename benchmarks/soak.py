@@ -21,7 +21,7 @@ import psutil
 from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 from fedsim.runs.simulate import simulate
 from worker_kills import processes
 

@@ -23,7 +23,7 @@ from fedsim.cli.watching.dashboard import dashboard
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.integrations.trackers import TensorBoardLogger
-from fedsim.runs.result import Progress, Watch
+from fedsim.runs.progress import Progress, Watch
 from fedsim.runs.simulate import simulate
 
 HERE = Path(__file__).resolve().parent

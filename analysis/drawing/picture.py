@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,14 @@ def panels(
     for ax in axes:
         plain_axes(ax)
     return figure, axes
+
+
+def label_panels(figure: Figure, axes: Sequence[Axes], labels: Iterable[str], below: str) -> None:
+    """Label the vertical axis of each panel, and below the last one the axis that they share."""
+    for ax, label in zip(axes, labels, strict=True):
+        ax.set_ylabel(label, fontsize=9)
+    axes[-1].set_xlabel(below, fontsize=9)
+    figure.align_ylabels(axes)
 
 
 def whole_numbers(axis: Axis, ticks: int = 8) -> None:

@@ -67,6 +67,28 @@ def is_study(folder: str | Path) -> bool:
 def open_study(path: str | Path) -> Study:
     """Open the folder of a study. Raises FolderError that names the folder, the file, the key or the cell."""
     folder = as_path(path, "path")
+    file, content = folder / STUDY, _read(folder)
+    axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
+    _check(content, axes, file)
+    results = read_results(folder)
+    cells = tuple(
+        _cell(cell, axes, folder, f"{file}: cells.{i}", results) for i, cell in enumerate(content.cells)
+    )
+    return Study(
+        folder,
+        content.name,
+        content.description,
+        axes,
+        tuple(content.seeds),
+        content.compare.model_dump(exclude_none=True),
+        cells,
+        published=content.published,
+        tune=content.tune,
+    )
+
+
+def _read(folder: Path) -> _Study:
+    """Read `study.json`. Raises FolderError for a file that is missing, damaged or of another format."""
     file = folder / STUDY
     try:
         raw = from_json(file.read_text(encoding="utf-8"))
@@ -78,28 +100,9 @@ def open_study(path: str | Path) -> Study:
     if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
         raise FolderError(f"{file}: format: expected {FORMAT}, found {raw['format']!r}")
     try:
-        content = validated(_Study, raw, file)
+        return validated(_Study, raw, file)
     except ConfigError as error:
         raise FolderError(str(error)) from error
-    axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
-    _check(content, axes, file)
-    results = read_results(folder)
-    cells = tuple(
-        _cell(cell, axes, folder, f"{file}: cells.{i}", results) for i, cell in enumerate(content.cells)
-    )
-    asked = content.compare.model_dump(exclude_none=True)
-    seeds, published = tuple(content.seeds), content.published
-    return Study(
-        folder,
-        content.name,
-        content.description,
-        axes,
-        seeds,
-        asked,
-        cells,
-        published=published,
-        tune=content.tune,
-    )
 
 
 def _check(content: _Study, axes: dict[str, tuple[str, ...]], file: Path) -> None:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels, time_unit, whole_numbers
+from fedsim.analysis.drawing.picture import (
+    Picture,
+    arm_keys,
+    arm_style,
+    label_panels,
+    panels,
+    time_unit,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,13 +39,11 @@ def accuracy_over_time(
         marker = "o" if len(x) == 1 else None
         for ax, metric in zip(axes, METRICS, strict=True):
             ax.plot(x, history[metric].to_numpy(), marker=marker, markersize=4, **arm_style(index))
-    for ax, label in zip(axes, METRICS.values(), strict=True):
-        ax.set_ylabel(label, fontsize=9)
+    for ax in axes:
         ax.margins(x=0.02, y=0.08)
     if by == "step":
         whole_numbers(axes[-1].xaxis)
-    axes[-1].set_xlabel(unit, fontsize=9)
-    figure.align_ylabels(axes)
+    label_panels(figure, axes, METRICS.values(), unit)
     caption = f"Accuracy and fairness over {unit}; a smaller angle is fairer (0 is equal accuracy for all)."
     caption += evaluated_note(histories.values())
     return Picture(figure, _alt(histories, unit), caption, arm_keys(list(histories)))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsim.analysis.drawing.picture import Key, Picture, arm_keys, from_zero, panels, time_unit
+from fedsim.analysis.drawing.picture import Key, Picture, arm_keys, from_zero, label_panels, panels, time_unit
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.plots.bands import draw_band, over_steps
@@ -15,7 +14,7 @@ from fedsim.analysis.statistics.observatory import KINDS, angles_deg, over_time,
 from fedsim.common.errors import FolderError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import pandas as pd
 
 _COUNTS_LABELS = ("pairs in\nconflict, %", "updates against\nthe step, %", "largest\nangle, °")
 _COUNTS_CAPTION = (
@@ -23,6 +22,7 @@ _COUNTS_CAPTION = (
     " the direction, and the largest angle between the direction and an update. The area goes from the least to the"
     " largest of neighbouring steps."
 )
+_ANGLES_LABELS = ("updates against\nthe step, %", "angle to the\ndirection, °")
 _ANGLES_CAPTION = (
     "Updates of a step at more than 90° from its direction (above), and the median of their angles with the"
     " area from the 10 % to the 90 % quantile (below): those of present clients, and remembered ones of absent"
@@ -44,25 +44,28 @@ def conflict_counts(run: Run) -> Picture:
     figure, axes = panels([1.35] * 3)
     scale, unit = time_unit(int(steps.time_us.max()))
     x = steps.time_us.to_numpy() / scale
-    present = 100 * (steps.model_conflicts / steps.updates).to_numpy()
-    pairs = (steps.updates * (steps.updates - 1) / 2).to_numpy()
-    among = 100 * np.divide(steps.conflicts.to_numpy(), pairs, out=np.full(len(x), np.nan), where=pairs > 0)
+    present, among = _conflicts_percent(steps)
     over_steps(axes[0], x, among, 2)
     over_steps(axes[1], x, present, 0)
     for index, column in enumerate(("smallest_cosine", "smallest_absent_cosine")):
         over_steps(axes[2], x, angles_deg(steps[column].to_numpy()), index)
     axes[2].axhline(90, color="#808080", linewidth=0.8)
-    for ax, label in zip(axes, _COUNTS_LABELS, strict=True):
-        ax.set_ylabel(label, fontsize=9)
     from_zero(axes[0])
     from_zero(axes[1])
-    axes[2].set_xlabel(f"virtual time, {unit}", fontsize=9)
-    figure.align_ylabels(axes)
+    label_panels(figure, axes, _COUNTS_LABELS, f"virtual time, {unit}")
     alt = (
         f"Three line charts of conflicts over virtual time. On average {np.nanmean(present):.1f} % of the updates"
         f" of a step were against its direction, and {_mean(among):.1f} % of the pairs of updates against each other."
     )
     return Picture(figure, alt, _COUNTS_CAPTION, _keys(bool(steps.smallest_absent_cosine.notna().any())))
+
+
+def _conflicts_percent(steps: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Return the shares of updates against the direction, and of pairs of updates in conflict, NaN without pairs."""
+    pairs = (steps.updates * (steps.updates - 1) / 2).to_numpy()
+    none = np.full(len(pairs), np.nan)
+    among = 100 * np.divide(steps.conflicts.to_numpy(), pairs, out=none, where=pairs > 0)
+    return 100 * (steps.model_conflicts / steps.updates).to_numpy(), among
 
 
 def conflict_angles(run: Run) -> Picture:
@@ -85,18 +88,11 @@ def conflict_angles(run: Run) -> Picture:
         draw_band(axes[1], x, low, middle, high, index)
         mean, angle = np.average(share, weights=rows.rows), rows.angle_deg.median()
         words.append(f"{kind}: {mean:.1f} % of updates against it, median angle {angle:.1f}°")
-    _label_angles(axes, unit)
-    figure.align_ylabels(axes)
-    alt = f"Two line charts of updates of the step against its direction. {'; '.join(words)}."
-    return Picture(figure, alt, _ANGLES_CAPTION, _keys("absent" in set(conflicts.kind)))
-
-
-def _label_angles(axes: Sequence[Axes], unit: str) -> None:
-    axes[0].set_ylabel("updates against\nthe step, %", fontsize=9)
     from_zero(axes[0])
     axes[1].axhline(90, color="#808080", linewidth=0.8)
-    axes[1].set_ylabel("angle to the\ndirection, °", fontsize=9)
-    axes[1].set_xlabel(f"virtual time, {unit}", fontsize=9)
+    label_panels(figure, axes, _ANGLES_LABELS, f"virtual time, {unit}")
+    alt = f"Two line charts of updates of the step against its direction. {'; '.join(words)}."
+    return Picture(figure, alt, _ANGLES_CAPTION, _keys("absent" in set(conflicts.kind)))
 
 
 def _keys(absent: bool) -> tuple[Key, ...]:

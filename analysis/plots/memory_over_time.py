@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.analysis.drawing.picture import Picture, arm_keys, from_zero, panels, time_unit
+from fedsim.analysis.drawing.picture import Picture, arm_keys, from_zero, label_panels, panels, time_unit
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.plots.bands import over_steps
 from fedsim.analysis.statistics.observatory import history_age, recorded
@@ -40,11 +40,9 @@ def memory_over_time(run: Run) -> Picture:
     if len(axes) > 2 and ages is not None:
         over_steps(axes[2], x, ages["mean"].reindex(steps.step).to_numpy(), 1)
         words += f", {np.average(ages['mean']):.1f} steps old, the oldest {ages['max'].max()}"
-    for ax, label in zip(axes, _LABELS, strict=False):
-        ax.set_ylabel(label, fontsize=9)
+    for ax in axes:
         from_zero(ax)
-    axes[-1].set_xlabel(f"virtual time, {unit}", fontsize=9)
-    figure.align_ylabels(axes)
+    label_panels(figure, axes, _LABELS[: len(axes)], f"virtual time, {unit}")
     alt = (
         f"Line charts of the age of what steps use. Updates in a step: {steps.updates.mean():.1f} on average, their"
         f" staleness {steps.mean_staleness.mean():.2f} steps; {words}."

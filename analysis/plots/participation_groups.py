@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_marker, arm_s
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 _SHIFT = 0.5
 """Share of a group's width over which arms are placed side by side."""
@@ -30,20 +31,13 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
     words = []
     for ax, by in zip(axes, kinds, strict=True):
         grouped = {label: table[table["by"] == by] for label, table in tables.items()}
-        names = list(dict.fromkeys(name for table in grouped.values() for name in table["group"]))
-        for index, (label, table) in enumerate(grouped.items()):
-            at = np.array([names.index(name) for name in table["group"]], dtype=np.float64)
-            at += _SHIFT * ((index + 0.5) / len(grouped) - 0.5)
-            style = arm_style(index)
-            ax.vlines(at, table["low"], table["high"], color=style["color"], linewidth=1.4)
-            ax.plot(at, table["mean_percent"], marker=arm_marker(index), markersize=5, alpha=0.9, **style)
+        _draw_groups(ax, list(grouped.values()))
+        for label, table in grouped.items():
             if table["mean_percent"].notna().any():
                 low = table.loc[table["mean_percent"].idxmin()]
                 words.append(
                     f"{label}, by {_plain(by)}: worst group {low['group']} with {low['mean_percent']:.1f} %"
                 )
-        ax.set_xticks(range(len(names)), [_short(name) for name in names])
-        ax.set_xlim(-0.6, len(names) - 0.4)
         ax.set_xlabel(_plain(by) + _UNITS.get(by, ""), fontsize=9)
         ax.set_ylabel("mean\naccuracy, %", fontsize=9)
     figure.align_ylabels(axes)
@@ -51,6 +45,19 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
     alt = f"Mean accuracy of groups of clients{among}. {'; '.join(words)}."
     caption = f"Mean accuracy of groups of clients{among}, each client counting once; the bar is {interval}."
     return Picture(figure, alt, caption, arm_keys(list(tables), markers=True))
+
+
+def _draw_groups(ax: Axes, tables: Sequence[pd.DataFrame]) -> None:
+    """Draw the groups of each arm side by side."""
+    names = list(dict.fromkeys(name for table in tables for name in table["group"]))
+    for index, table in enumerate(tables):
+        at = np.array([names.index(name) for name in table["group"]], dtype=np.float64)
+        at += _SHIFT * ((index + 0.5) / len(tables) - 0.5)
+        style = arm_style(index)
+        ax.vlines(at, table["low"], table["high"], color=style["color"], linewidth=1.4)
+        ax.plot(at, table["mean_percent"], marker=arm_marker(index), markersize=5, alpha=0.9, **style)
+    ax.set_xticks(range(len(names)), [_short(name) for name in names])
+    ax.set_xlim(-0.6, len(names) - 0.4)
 
 
 def _plain(name: str) -> str:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedsim.analysis.drawing.picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
+from fedsim.analysis.drawing.picture import (
+    COLOURS,
+    Picture,
+    arm_marker,
+    from_zero,
+    label_panels,
+    panels,
+    whole_numbers,
+)
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.observatory import by_client, recorded
 from fedsim.common.errors import FolderError
@@ -37,11 +45,9 @@ def protection(run: Run) -> Picture:
         style: dict[str, Any] = {"s": 14, "alpha": 0.7, "linewidths": 0}
         ax.scatter(x, shown[column], color=COLOURS[1 - index], marker=arm_marker(index), **style)
         from_zero(ax)
-    axes[0].set_ylabel("mean weight\nwhile absent, %", fontsize=9)
-    axes[1].set_ylabel("updates against\nthe step, %", fontsize=9)
-    axes[1].set_xlabel("steps in which the client was present", fontsize=9)
+    labels = ("mean weight\nwhile absent, %", "updates against\nthe step, %")
+    label_panels(figure, axes, labels, "steps in which the client was present")
     whole_numbers(axes[1].xaxis)
-    figure.align_ylabels(axes)
     return Picture(figure, _alt(clients), _CAPTION)
 
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedsim.analysis.drawing.picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
+from fedsim.analysis.drawing.picture import (
+    POINTS,
+    Picture,
+    arm_keys,
+    label_panels,
+    panels,
+    time_unit,
+    whole_numbers,
+)
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.plots.accuracy_over_time import evaluated_note
 from fedsim.analysis.plots.bands import draw_band
@@ -38,14 +46,12 @@ def study_curves(
             x, values = on_one_grid(evaluated, column, metrics)
             _draw_level(axes, x / scale, values, index)
             words.append(f"{level} ends with {_ends(metrics, values)} over {len(evaluated)} seeds")
-    for ax, metric in zip(axes, metrics, strict=True):
-        ax.set_ylabel(heading_of(metric).replace(" ", "\n", 1), fontsize=9)
+    for ax in axes:
         ax.margins(x=0.02, y=0.08)
     if by == "step":
         whole_numbers(axes[-1].xaxis)
     over = f"virtual time, {unit}" if by == "time" else "server steps"
-    axes[-1].set_xlabel(over, fontsize=9)
-    figure.align_ylabels(axes)
+    label_panels(figure, axes, [heading_of(metric).replace(" ", "\n", 1) for metric in metrics], over)
     among = f" ({where})" if where else ""
     caption = (
         f"Metrics over {over}{among}: the mean over seeds, with the area from the least to the largest seed, as far as"

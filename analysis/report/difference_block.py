@@ -9,7 +9,21 @@ from fedsim.analysis.report.document import Column, Table, heading_of
 from fedsim.analysis.statistics.paired import PairedDifference
 from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
 
-_P_VALUES = ("p Holm", "p rank, not corrected", "p sign, not corrected")
+_NUMBERS = (
+    Column("95 % low", 3, signed=True),
+    Column("95 % high", 3, signed=True),
+    Column("t low", 3, signed=True),
+    Column("t high", 3, signed=True),
+    Column("seeds better, %", 0),
+    Column("p Holm", 3, least=LEAST_P),
+    Column("p rank, not corrected", 3, least=LEAST_P),
+    Column("p sign, not corrected", 3, least=LEAST_P),
+    Column("effect size d_z", 2, signed=True),
+    Column("detects (80 %)", 3),
+    Column("seeds for 80 %"),
+    Column("pairing factor", 2),
+)
+"""The columns behind the mean difference."""
 
 
 def difference_block(
@@ -28,16 +42,7 @@ def difference_block(
         *map(Column, others),
         Column("seeds"),
         Column(f"mean difference of {unit}", 3, signed=True),
-        Column("95 % low", 3, signed=True),
-        Column("95 % high", 3, signed=True),
-        Column("t low", 3, signed=True),
-        Column("t high", 3, signed=True),
-        Column("seeds better, %", 0),
-        *(Column(heading, 3, least=LEAST_P) for heading in _P_VALUES),
-        Column("effect size d_z", 2, signed=True),
-        Column("detects (80 %)", 3),
-        Column("seeds for 80 %"),
-        Column("pairing factor", 2),
+        *_NUMBERS,
     )
     rows = tuple(_row(each, others) for each in differences)
     return Table(name, f"{unit}, {what} {PLACES.get(first.at, first.at)}", columns, rows)

@@ -146,21 +146,28 @@ def _interactions(study: Study, metric: str) -> Iterator[Finding]:
     contrasts = by_seed([(_name_of_interaction(study, each), each.values, each.better_is) for each in found])
     by_name = {each.name: each for each in contrasts}
     for family in by_axis(found):
-        first = family[0]
-        base = f"{study.baseline(study.axis())} than at {first.axis}={first.baseline}"
-        unit = "points" if metric.endswith("_percent") else heading_of(metric).partition(", ")[2]
-        claims = Claims(
-            better="{these} {are} better against {base}",
-            worse="{these} {are} worse against {base}",
-            unseen="no other difference from {base} is seen for {these}",
-            few=_few(min(each.n for each in family)),
-            unit=unit,
-            base=base,
-        )
-        words = _WORDS.get(metric, f"in {heading_of(metric).partition(', ')[0]}")
-        text = told([by_name[_name_of_interaction(study, each)] for each in family], claims)
+        chosen = [by_name[_name_of_interaction(study, each)] for each in family]
         corrected = f" (corrected for {len(found)} interactions)" if len(found) > 1 else ""
-        yield Finding("interaction", sentence(f"{words[:1].upper()}{words[1:]}, {text}{corrected}"))
+        yield Finding("interaction", sentence(_interaction(study, metric, family, chosen) + corrected))
+
+
+def _interaction(
+    study: Study, metric: str, family: Sequence[PairedDifference], contrasts: Sequence[Contrast]
+) -> str:
+    """Return whether the differences of a metric depend on the axis of `family`, as a clause."""
+    first = family[0]
+    base = f"{study.baseline(study.axis())} than at {first.axis}={first.baseline}"
+    unit = "points" if metric.endswith("_percent") else heading_of(metric).partition(", ")[2]
+    claims = Claims(
+        better="{these} {are} better against {base}",
+        worse="{these} {are} worse against {base}",
+        unseen="no other difference from {base} is seen for {these}",
+        few=_few(min(each.n for each in family)),
+        unit=unit,
+        base=base,
+    )
+    words = _WORDS.get(metric, f"in {heading_of(metric).partition(', ')[0]}")
+    return f"{words[:1].upper()}{words[1:]}, {told(contrasts, claims)}"
 
 
 def _name_of_interaction(study: Study, each: PairedDifference) -> str:

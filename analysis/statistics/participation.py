@@ -53,21 +53,27 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
         {"n": final.n, "accuracy_percent": 100 * accuracy, "loss": loss},
         index=pd.Index(final.client, name="client"),
     )
-    status = np.asarray(run.jobs["status"].cast("string"))
-    who = run.jobs["client"].to_numpy().astype(np.int64)
-    size = int(max(who.max(initial=-1), final.client.max(initial=-1))) + 1
-    for name, group in (("jobs", None), ("used", USED), ("lost", ("lost",))):
-        among = who if group is None else who[np.isin(status, group)]
-        frame[name] = np.bincount(among, minlength=size)[final.client]
+    jobs = _job_counts(run, int(final.client.max(initial=-1)) + 1)
+    for name, counted in jobs.items():
+        frame[name] = counted[final.client]
     if labels:
         counts = label_counts(run)[final.client]
         frame["labels"] = [" ".join(map(str, np.flatnonzero(row))) for row in held_labels(counts)]
         for label, of_label in enumerate(counts.T):
             frame[f"{_LABEL}{label}"] = of_label
     if (run.folder / WORLD).is_file() and final.split not in UNSEEN_SPLITS:
-        for name, values in _world_columns(run, size).items():
+        for name, values in _world_columns(run, len(jobs["jobs"])).items():
             frame[f"about_{name}" if name in frame else name] = values[final.client]
     return frame[frame["n"] > 0]
+
+
+def _job_counts(run: Run, least: int) -> dict[str, Ints]:
+    """Return [K] the numbers of jobs, of used and of lost ones by client, for at least `least` clients."""
+    status = np.asarray(run.jobs["status"].cast("string"))
+    who = run.jobs["client"].to_numpy().astype(np.int64)
+    size = max(int(who.max(initial=-1)) + 1, least)
+    groups = {"jobs": who, "used": who[np.isin(status, USED)], "lost": who[status == "lost"]}
+    return {name: np.bincount(among, minlength=size) for name, among in groups.items()}
 
 
 def _same_clients(run: Run, evaluations: Sequence[Evaluation]) -> Sequence[Evaluation]:
@@ -112,28 +118,32 @@ def label_counts(run: Run) -> Ints:
     seeds and the tables of task and partition. Raises ConfigError or DataError if that fails, and FolderError if task
     or partitioner are not installed: opening a folder must not run code that the folder names.
     """
-    from fedsim.common import plugins
     from fedsim.config.data import federation
     from fedsim.config.load import parse
     from fedsim.data.federated_data import label_counts as count
 
-    file = run.folder / CONFIG
-    data: dict[str, Any] = {
-        key: run.config[key] for key in ("seed", "seeds", "task", "partition") if key in run.config
-    }
-    for kind, section in (("task", "task"), ("partitioner", "partition")):
-        table = data.get(section)
-        name = table.get("name") if isinstance(table, dict) else None
-        if name is not None and name not in plugins.names(kind):
-            raise FolderError(f"{file}: {section}.name: expected one of the installed, found {name!r}")
-    config = parse(
-        data | {"pacing": {"preset": "sync", "clients": 1}, "stop": {"steps": 1}}, str(file), "data"
-    )[0]
+    any_run = {"pacing": {"preset": "sync", "clients": 1}, "stop": {"steps": 1}}
+    config = parse(_installed_data(run) | any_run, str(run.folder / CONFIG), "data")[0]
     divided = federation(config)[1]
     counts = count(divided)
     if divided.unseen is None:
         return counts
     return np.concatenate([counts, count(divided, divided.unseen.train)[len(counts) :]])
+
+
+def _installed_data(run: Run) -> dict[str, Any]:
+    """Return the tables of a run's configuration that determine its data. Raises FolderError as `label_counts`."""
+    from fedsim.common import plugins
+
+    keys = ("seed", "seeds", "task", "partition")
+    data: dict[str, Any] = {key: run.config[key] for key in keys if key in run.config}
+    for kind, section in (("task", "task"), ("partitioner", "partition")):
+        table = data.get(section)
+        name = table.get("name") if isinstance(table, dict) else None
+        if name is not None and name not in plugins.names(kind):
+            file = run.folder / CONFIG
+            raise FolderError(f"{file}: {section}.name: expected one of the installed, found {name!r}")
+    return data
 
 
 def held_labels(counts: Ints) -> NDArray[np.bool_]:
@@ -286,13 +296,7 @@ def _row(
     part: pd.DataFrame, by: str, name: str, values: Sequence[float] | Floats, intervals: bool
 ) -> dict[str, Any]:
     accuracy, n = part["accuracy_percent"].to_numpy(np.float64), part["n"].to_numpy(np.float64)
-    k = len(part)
-    bounds = (
-        interval(mean_of(accuracy), k, draws=client_draws(k), clusters=label_sets(part))
-        if intervals
-        else None
-    )
-    low, high = bounds or (np.nan, np.nan)
+    low, high = (_bounds(part) if intervals else None) or (np.nan, np.nan)
     numbers = np.asarray(values, dtype=np.float64)
     return {
         "by": by,
@@ -308,6 +312,12 @@ def _row(
         "std_percent": accuracy.std(),
         "min_percent": accuracy.min(),
     }
+
+
+def _bounds(part: pd.DataFrame) -> tuple[float, float] | None:
+    """Return the interval of the mean accuracy of a group of clients; None without one."""
+    accuracy, k = part["accuracy_percent"].to_numpy(np.float64), len(part)
+    return interval(mean_of(accuracy), k, draws=client_draws(k), clusters=label_sets(part))
 
 
 def _is_number(column: pd.Series[Any]) -> bool:

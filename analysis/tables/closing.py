@@ -105,6 +105,11 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
         caption += "; unseen: clients that never train; adapted: after they adapted the model"
     if note := noise_note(ends):
         caption += f"; {note}"
+    return _table(rows, caption)
+
+
+def _table(rows: Sequence[Sequence[str]], caption: str) -> Table:
+    """Return rows of `HEADINGS` as a table."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(caption))
     for heading in HEADINGS:
         wraps = heading in ("run", "jobs lost")

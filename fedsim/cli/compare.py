@@ -77,13 +77,10 @@ def compare(
     """Show differences of runs by client, or of studies by seed. Arms are compared with the first of them."""
     if not first.exists():
         raise FolderError(f"there is no folder {first}")
-    of_kind = _study_tables if analysis.is_study(first) else _run_tables
+    of_studies = _beside_paper if what.published else _of_studies
+    of_kind = of_studies if analysis.is_study(first) else _run_tables
     for table in of_kind(first, second, what):
         Terminal().print(table)
-
-
-def _study_tables(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    return (_beside_paper if what.published else _of_studies)(first, second, what)
 
 
 def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:

@@ -16,8 +16,8 @@ from fedsim.cli.options import WatchedTraining, command_line, interrupted
 from fedsim.common import plugins
 from fedsim.common.errors import LongRun, SomeFailed
 from fedsim.common.terminal import Terminal, say
-from fedsim.runs.progress import shown
-from fedsim.runs.result import Progress, Result, Watch
+from fedsim.runs.progress import Progress, Watch, shown
+from fedsim.runs.session import Result
 
 _WARNED = {
     "no finite update": "no update that arrived was finite, so the model is still the initial one; its jobs have the "

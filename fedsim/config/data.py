@@ -10,7 +10,7 @@ from fedsim.common.units import show_bytes
 from fedsim.config.run import RunConfig
 from fedsim.data.dataset_files import folder
 from fedsim.data.federated_data import FederatedData, Task
-from fedsim.data.split import federate
+from fedsim.data.split import Division, federate
 from fedsim.data.unseen_clients import with_unseen
 from fedsim.data.validation import checked
 
@@ -37,9 +37,7 @@ def federation(config: RunConfig) -> tuple[Task, FederatedData]:
         n_clients=section.clients,
         partitioner=partition.name if partition else None,
         options=partition.options if partition else None,
-        fractions=section.fractions,
-        pool=section.pool,
-        shuffle=section.shuffle,
+        division=Division(section.fractions, section.pool, section.shuffle),
         seed=seed,
     )
     return task, with_unseen(divided, section.unseen_clients, seed)

@@ -6,7 +6,7 @@ The configuration of the run names them by a digest of their content, so that it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, described
 from fedsim.config.data import federation
 from fedsim.config.errors import read_toml
-from fedsim.config.load import Filled, Sets, Source, load_config, read_runs
+from fedsim.config.load import Sets, Source, load_config, read_runs
 from fedsim.config.run import ModelSection, RunConfig
 from fedsim.config.study import StudyConfig
 from fedsim.data.federated_data import Task
@@ -77,29 +77,29 @@ class Given:
             _check_passed(folder, kind, name, getattr(self, kind) is not None)
         if self.task is not None:
             _check_same(folder, "task", names["task"], self._task_name())
-        factories: dict[str, Callable[..., Any]] = {}
-        if self.task is not None:
-            factories[str(names["task"])] = _factory(self.task)
-        if self.model is not None:
-            factories[str(names["model"])] = self.model
-        with plugins.given(factories):
+        with self._buildable(str(names["model"])):
             if self.model is not None:
                 _check_same(folder, "model", names["model"], self._model_name(load_config(config)[0]))
             yield
 
     @contextmanager
-    def of_study(self, read: Callable[[Filled], StudyConfig]) -> Iterator[StudyConfig]:
+    def of_study(self, read: Callable[..., StudyConfig]) -> Iterator[StudyConfig]:
         """Yield the study that `read` returns, whose cells have the task and the model; they can be built in the body.
 
-        `read` passes its argument to `read_study`. Raises ConfigError if the study also names what Python passes.
+        `read` passes its argument `filled` to `load_study`. Raises ConfigError if the study also names what Python
+        passes.
         """
+        with self._buildable("" if self.model is None else self._model_of_study()):
+            yield read(filled=self._study_filled)
+
+    def _buildable(self, model_name: str) -> AbstractContextManager[None]:
+        """Return a context in which plug-ins of these names are the task and the model, as far as there are any."""
         factories: dict[str, Callable[..., Any]] = {}
         if self.task is not None:
             factories[self._task_name()] = _factory(self.task)
         if self.model is not None:
-            factories[self._model_of_study()] = self.model
-        with plugins.given(factories):
-            yield read(self._study_filled)
+            factories[model_name] = self.model
+        return plugins.given(factories)
 
     def _model_of_study(self) -> str:
         """Return the name of the model in all cells. Raises ConfigError if it may differ between them."""

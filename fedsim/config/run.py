@@ -36,7 +36,7 @@ from fedsim.config.world import Duration, WorldConfig
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.costs import Costs
 from fedsim.engine.record_words import PERSONAL
-from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose_together
+from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose
 from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import OF_RUN, build_rule
 
@@ -243,7 +243,7 @@ class MemorySection(Section):
 
     def plans(self, sizes: Sequence[HistorySize], device: str) -> list[HistoryPlan]:
         """Return a plan for each of the server's histories. Raises ConfigError if no storage fits them together."""
-        return choose_together(
+        return choose(
             sizes,
             wish=self.history,
             budget=self.budget,

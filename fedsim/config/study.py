@@ -255,6 +255,7 @@ def load_study(
     scale: str | None = None,
     sets: Sets = (),
     seeds: str | int | Sequence[int] | None = None,
+    filled: Filled = lambda raw, source: raw,
 ) -> StudyConfig:
     """Read a study at a scale, make assignments, and replace its seeds. Raises ConfigError, one line for each problem.
 
@@ -263,18 +264,8 @@ def load_study(
         scale: the NAME of one of its tables `[scales.NAME]`.
         sets: assignments such as `run.stop.steps=20`, or values by dotted key.
         seeds: a number of seeds such as 5, or seeds such as "3,7,9" or [3, 7, 9].
+        filled: `filled(raw, source)` completes the tables of the study, named `source` in messages.
     """
-    return read_study(study, scale, sets, seeds)
-
-
-def read_study(
-    study: Source,
-    scale: str | None = None,
-    sets: Sets = (),
-    seeds: str | int | Sequence[int] | None = None,
-    filled: Filled = lambda raw, source: raw,
-) -> StudyConfig:
-    """Read a study, as `load_study` does, after `filled(raw, source)` has completed its tables."""
     made = assignments(sets)
     written, path = tables_of(study, "study")
     if "task" in written and "run" not in written:

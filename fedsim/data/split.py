@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -18,35 +19,43 @@ Fractions = tuple[float, float, float]
 Pool = Literal["all", "train", "official"]
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How each client's samples become training, validation and test samples."""
+
+    fractions: Fractions = (0.8, 0.1, 0.1)
+    """Of training, validation and test, which sum to 1; a positive fraction gets at least one sample of each client."""
+    pool: Pool = "all"
+    """`all` merges the official training and test sets, `train` leaves the official test set out, `official` divides
+    the training set alone and tests on the official test set: a natural client on its own part, others on samples of
+    the labels that they train on, in proportion. The third fraction must be 0 then."""
+    shuffle: bool = True
+    """Whether each client's rows are shuffled first; else they are cut in the order in which the client got them."""
+
+
 def federate(
     task: Task,
     *,
     n_clients: int,
     partitioner: str | None = None,
     options: Mapping[str, Any] | None = None,
-    fractions: Fractions = (0.8, 0.1, 0.1),
-    pool: Pool = "all",
-    shuffle: bool = True,
+    division: Division = Division(),
     seed: int,
 ) -> FederatedData:
-    """Divide `task` among `n_clients`, then each client's shuffled rows into training, validation and test.
+    """Divide `task` among `n_clients`, then each client's rows into training, validation and test by `division`.
 
     partitioner, options: a plug-in of `fedsim.data.partitioners`; None for a task with natural clients, which must be
-    exactly `n_clients`. fractions: of training, validation and test, which sum to 1; a positive fraction gets at least
-    one sample of each client. pool: "all" merges the official training and test sets, "train" leaves the official test
-    set out, "official" divides the training set alone and tests on the official test set: a natural client on its own
-    part, others on samples of the labels that they train on, in proportion. The third fraction must be 0 then.
-    shuffle: False cuts each client's rows in the order in which it got them. Raises ConfigError for a wrong argument,
-    DataError if the samples do not suffice.
+    exactly `n_clients`. Raises ConfigError for a wrong argument, DataError if the samples do not suffice.
     """
-    _check_arguments(task, n_clients, fractions, pool)
+    pool = division.pool
+    _check_arguments(task, n_clients, division)
     rows = _natural_rows(task, n_clients, partitioner) or _partitioned_rows(
         task, n_clients, partitioner, options or {}, pool, seed
     )
     of_clients = rows
     if task.natural is not None and pool != "all":
         rows = [r[~task.official_test[r]] for r in of_clients]
-    train, valid, test = _divided(Split.of(rows), fractions, seed, shuffle)
+    train, valid, test = _divided(Split.of(rows), division, seed)
     if pool == "official":
         test = _official_test(task, of_clients, seed)
     return FederatedData(task.x, task.y, task.n_classes, train, valid, test)
@@ -65,7 +74,8 @@ def split_sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:
     return n - valid - test, valid, test
 
 
-def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str) -> None:
+def _check_arguments(task: Task, n_clients: int, division: Division) -> None:
+    fractions = division.fractions
     if n_clients < 1:
         raise ConfigError(f"expected at least 1 client, found {n_clients}")
     if task.natural is None and n_clients > len(task.y):
@@ -79,7 +89,7 @@ def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str
             "fractions: expected three of them (training, validation, test), none negative, the first positive, that "
             f"sum to 1; found {tuple(fractions)}"
         )
-    _check_pool(task, fractions, pool)
+    _check_pool(task, fractions, division.pool)
 
 
 def _check_pool(task: Task, fractions: Fractions, pool: str) -> None:
@@ -166,8 +176,9 @@ def _test_pieces(task: Task, of_clients: list[Indices], label: int, seed: int) -
     return np.split(test, ends)[:-1]
 
 
-def _divided(rows: Split, fractions: Fractions, seed: int, shuffle: bool) -> tuple[Split, Split, Split]:
+def _divided(rows: Split, division: Division, seed: int) -> tuple[Split, Split, Split]:
     """Shuffle the rows of each client in place, and divide them into training, validation and test."""
+    fractions = division.fractions
     sizes, n_parts = rows.sizes, sum(fraction > 0 for fraction in fractions)
     if len(too_small := np.flatnonzero(sizes < n_parts)):
         raise DataError(
@@ -175,7 +186,7 @@ def _divided(rows: Split, fractions: Fractions, seed: int, shuffle: bool) -> tup
             f"fractions {tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
         )
     shuffled, streams = rows.indices, Streams(seed)
-    for client, (start, end) in enumerate(pairwise(rows.offsets.tolist() if shuffle else [])):
+    for client, (start, end) in enumerate(pairwise(rows.offsets.tolist() if division.shuffle else [])):
         streams.at("split", client).shuffle(shuffled[start:end])
     different, which = np.unique(sizes, return_inverse=True)
     parts = np.array([split_sizes(n, fractions) for n in different.tolist()], dtype=np.int64)[which]

@@ -83,12 +83,10 @@ class Dispatcher:
         run_state = self.run_state
         if run_state.in_flight or self.plan.stop.time_us is not None:
             return False
-        arrived_us = run_state.job_table.table["end_us"][[*run_state.buffer, *run_state.overdue]].max(
-            initial=0
-        )
-        return bool(
-            run_state.now_us - max(run_state.step_us, run_state.lost_us, arrived_us) > 2 * self.world.lap_us
-        )
+        waiting = [*run_state.buffer, *run_state.overdue]
+        arrived_us = run_state.job_table.table["end_us"][waiting].max(initial=0)
+        last_us = max(run_state.step_us, run_state.lost_us, arrived_us)
+        return bool(run_state.now_us - last_us > 2 * self.world.lap_us)
 
     def _choose_one(self) -> int | None:
         """Choose a client for a single place without listing all candidates.
@@ -144,7 +142,7 @@ class Dispatcher:
 
     def _first_view(self) -> View:
         """Return the view that the selector sees; `_choose` updates its time, step and candidates."""
-        pacing = self.plan.pacing
+        pacing, trainer, run_state = self.plan.pacing, self.trainer, self.run_state
         return View(
             now_us=0,
             step=0,
@@ -153,12 +151,12 @@ class Dispatcher:
             step_us=0,
             buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
             deadline_us=pacing.deadline_us,
-            expected_us=partial(_expected_us, self.world, self.plan.costs, self.run_state),
-            ask_losses=partial(_ask_losses, self.trainer, self.run_state),
-            update_norms=self._asked("norms", self.trainer.update_norms),
-            update_products=self._asked("updates", self.trainer.update_products),
+            expected_us=partial(_expected_us, self.world, self.plan.costs, run_state),
+            ask_losses=lambda clients: trainer.losses(clients, run_state.step),
+            update_norms=self._asked("norms", trainer.update_norms),
+            update_products=self._asked("updates", trainer.update_products),
             world=self.world if self.plan.selector.clairvoyant else None,
-            **self.run_state.client_records.columns(),
+            **run_state.client_records.columns(),
         )
 
     def _asked(self, need: Need, ask: Callable[[Ints], Floats]) -> Callable[[Ints], Floats]:
@@ -324,8 +322,3 @@ def _expected_us(world: World, costs: Costs, run_state: RunState, clients: Ints)
     none_before = np.zeros(len(clients), dtype=np.int64)
     plain = replace(costs.of(clients, none_before, np.ones(len(clients))), slowness=costs.work.slowness)
     return world.expected_us(clients, run_state.now_us, plain)
-
-
-def _ask_losses(trainer: Trainer, run_state: RunState, clients: Ints) -> Floats:
-    """Return the mean training loss [k] of the current model on each client's data."""
-    return trainer.losses(clients, run_state.step)

@@ -77,9 +77,8 @@ class EventLoop:
     def abandon(self) -> None:
         """End every job that is running or waits for its step as `unfinished`."""
         run_state, job_table = self.run_state, self.run_state.job_table
-        rows = np.concatenate(
-            [job_table.running(), np.array([*run_state.buffer, *run_state.overdue], dtype=np.int64)]
-        )
+        waiting = np.array([*run_state.buffer, *run_state.overdue], dtype=np.int64)
+        rows = np.concatenate([job_table.running(), waiting])
         rows = rows[np.argsort(job_table.table["id"][rows], kind="stable")]
         run_state.buffer, run_state.overdue, run_state.in_flight = [], [], 0
         self._end_now(rows, "unfinished")
@@ -196,10 +195,8 @@ class EventLoop:
             self.dispatcher.dispatch_one(client, attempt + 1, float(inclusion))
 
     def _is_overdue(self, row: int) -> bool:
-        run_state = self.run_state
-        return (
-            self.plan.pacing.late == "history" and run_state.job_table.number("version", row) < run_state.step
-        )
+        version = self.run_state.job_table.number("version", row)
+        return self.plan.pacing.late == "history" and version < self.run_state.step
 
     def _deadline(self) -> str:
         run_state, pacing = self.run_state, self.plan.pacing
@@ -347,9 +344,7 @@ class EventLoop:
         rows = job_table.running()
         if not len(rows):
             return
-        run_state.heap = [
-            event for event in run_state.heap if event[1] >= _DEADLINE and run_state.holds(event)
-        ]
+        run_state.heap = [e for e in run_state.heap if e[1] >= _DEADLINE and run_state.holds(e)]
         heapq.heapify(run_state.heap)
         run_state.in_flight = 0
         self.trainer.forget(job_table.cohort(rows))

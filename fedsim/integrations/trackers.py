@@ -18,7 +18,7 @@ from fedsim import analysis
 from fedsim.common import arguments
 from fedsim.common.paths import as_path
 from fedsim.records.recent_rows import Measured
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 
 _FLUSH_S = 5.0
 

@@ -82,21 +82,11 @@ def _moved_until_the_end(e: Evidence, limit: int, why: str, now: int) -> Iterato
         yield Violation("jobs", -1, f"{bound} the {limit} bytes of stop.bytes moved", str(total))
 
 
-def target_and_patience_end_the_run_when_fulfilled(
-    e: Evidence,
-) -> Iterator[Violation]:
+def target_and_patience_end_the_run_when_fulfilled(e: Evidence) -> Iterator[Violation]:
     """With `target` or `patience`, the run ends at the first evaluation that fulfils it, and not otherwise."""
     e.need_end()
     stop, why = e.config.stop.stop(), e.manifest.get("ended_by")
-    if stop.metric is None:
-        raise Unchecked("[stop] has neither target nor patience")
-    if e.changed_at >= 0:
-        raise Unchecked("the run is a fork, and its parent may have evaluated differently")
-    e.need_training()
-    if e.config.evaluate.clients is not None:
-        raise Unchecked(
-            "the final evaluation of all clients may replace the evaluation of some clients that ended the run"
-        )
+    _need_values(e, stop)
     times, values = _measured(e, stop)
     hit = _fulfilled(values, stop)
     if why in ("target", "patience"):
@@ -113,6 +103,19 @@ def target_and_patience_end_the_run_when_fulfilled(
             wanted = f"the run to end with evaluation {i}, {stop.metric} {values[i]}"
             yield Violation("evals", -1, wanted, f"{len(values)} evaluations")
             return
+
+
+def _need_values(e: Evidence, stop: Stop) -> None:
+    """Raise Unchecked unless the records hold all values of the metric that could have ended the run."""
+    if stop.metric is None:
+        raise Unchecked("[stop] has neither target nor patience")
+    if e.changed_at >= 0:
+        raise Unchecked("the run is a fork, and its parent may have evaluated differently")
+    e.need_training()
+    if e.config.evaluate.clients is not None:
+        raise Unchecked(
+            "the final evaluation of all clients may replace the evaluation of some clients that ended the run"
+        )
 
 
 def _fulfilled(values: list[float], stop: Stop) -> Mask:

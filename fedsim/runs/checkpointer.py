@@ -37,7 +37,6 @@ class Checkpointer:
     ) -> None:
         self.folder, self.section = folder, section
         self.run_state, self.recorder, self.interrupts = run_state, recorder, interrupts
-        self.event_loop: EventLoop | None = None
         self._began = self._last = monotonic()
         self._spent_s, self._step = spent_s, run_state.step
 
@@ -46,11 +45,11 @@ class Checkpointer:
         """Wall time of the run so far in seconds, over all processes that it ran in."""
         return self._spent_s + monotonic() - self._began
 
-    def between(self) -> None:
+    def between(self, event_loop: EventLoop) -> None:
         """Save if a checkpoint is due; after an interrupt, save and raise KeyboardInterrupt."""
         interrupted = self.interrupts.asked
         if interrupted or self._due():
-            self.save()
+            self.save(event_loop)
         if interrupted:
             raise KeyboardInterrupt
 
@@ -60,27 +59,25 @@ class Checkpointer:
             return True
         return 0 < section.every_s <= monotonic() - self._last
 
-    def save(self) -> Path:
+    def save(self, event_loop: EventLoop) -> None:
         """Write a checkpoint. Raises RunError if it cannot be written."""
-        path = checkpoint.write(
+        checkpoint.write(
             self.folder,
-            self.state(),
+            self.state(event_loop),
             step=self.run_state.step,
             jobs=self.run_state.next_job,
             keep=self.section.keep,
         )
         self._last, self._step = monotonic(), self.run_state.step
-        return path
 
-    def state(self) -> dict[str, Any]:
+    def state(self, event_loop: EventLoop) -> dict[str, Any]:
         """Return the state of the run, after waiting for the step under way; nothing else about the run changes."""
-        assert self.event_loop is not None
-        self.event_loop.dispatcher.send()
+        event_loop.dispatcher.send()
         records = self.recorder.save()  # first: reports of the last step may amend jobs
         return {
             "records": records,
             "run_state": self.run_state.state(),
-            "trainer": self.event_loop.trainer.save(),
+            "trainer": event_loop.trainer.save(),
             "spent_s": self.spent_s,
         }
 

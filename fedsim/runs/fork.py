@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
@@ -21,9 +19,8 @@ from fedsim.config.errors import read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, assignments, changed, load_config, parse
 from fedsim.config.run import ParentSection, RunConfig
-from fedsim.engine.job_table import LANDED, RUNNING
-from fedsim.engine.pacing import Pacing
-from fedsim.engine.state import Kind, RunState
+from fedsim.engine.plan_change import keep_work, move_ends, repace
+from fedsim.engine.state import RunState
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
 from fedsim.records.manifest import read_manifest
@@ -32,14 +29,11 @@ from fedsim.records.schemas import OPTIONAL
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.progress import watched
+from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
-from fedsim.runs.result import Result, Watch
-from fedsim.runs.session import Session, optional_tables
+from fedsim.runs.session import Result, Session, optional_tables
 from fedsim.runs.simulate import tell_of_end
 from fedsim.server.server import Server, sent_with
-from fedsim.training.job import Floats
-from fedsim.worlds.job_outcomes import without
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.transforms import ending, kept_online
 
@@ -201,7 +195,7 @@ class _Branch:
     def leave(self, state: State, spec: RunSpec, folder: Path, place: Resources) -> Session:
         """Write the fork that leaves its parent, built from `spec`, in `state`; returns the fork's session."""
         changed_spec = self.spec(state, place)
-        begin = _changed(state, self.config, spec, changed_spec, self.keep_online)
+        begin = _changed(state, spec, changed_spec, self.keep_online)
         _write(folder, changed_spec, begin)
         session = Session.open(changed_spec, folder, place.pool, Stopwatch(), begin)
         session.resumed = []
@@ -317,47 +311,55 @@ def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
     return None
 
 
-def _changed(
-    state: State, config: RunConfig, before: RunSpec, after: RunSpec, keep_online: Sequence[int]
-) -> State:
+def _changed(state: State, before: RunSpec, after: RunSpec, keep_online: Sequence[int]) -> State:
     """Return the state from which the run continues with the parts of `after`."""
-    child = after.config
-    sends = before.server.algorithm().sends
-    run_state, trainer = dict(state["run_state"]), _with_current(state, sends)
+    left_out = {name for name in OPTIONAL if name not in optional_tables(after.config)}
+    rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
+    return state | {
+        "run_state": _changed_run_state(state, before, after, keep_online).state(),
+        "trainer": _changed_trainer(state, before, after),
+        "records": state["records"] | {"rows": rows},
+    }
+
+
+def _changed_run_state(state: State, before: RunSpec, after: RunSpec, keep_online: Sequence[int]) -> RunState:
+    run_state, config, child = RunState.restored(state["run_state"]), before.config, after.config
     if child.selection != config.selection:
-        run_state["selector_state"] = after.plan.selector.start()
+        run_state.selector_state = after.plan.selector.start()
     if child.pacing != config.pacing:
-        run_state = _repaced(run_state, before.plan.pacing, after.plan.pacing).state()
-    work_before, work_after = before.plan.costs.work.samples, after.plan.costs.work.samples
-    if not np.array_equal(work_before, work_after):
-        run_state = _with_equal_work(run_state, work_before, work_after).state()
+        repace(run_state, before.plan.pacing, after.plan.pacing)
+    keep_work(run_state, before.plan.costs.work.samples, after.plan.costs.work.samples)
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
-        run_state["evaluate_us"] = -(-run_state["now_us"] // every_us) * every_us if every_us else 0
+        run_state.evaluate_us = -(-run_state.now_us // every_us) * every_us if every_us else 0
     if _stop_settings(child) != _stop_settings(config):
-        run_state |= {"best": float("nan"), "unimproved": 0, "reached": False}
-    if child.client != config.client:
-        trainer |= {"keepers": [], "kept": []}
-    if after.server != before.server:
-        server, rule = Server(after.server, trainer["server"]["params"]), ("rule", "options", "wrap")
-        same = all(getattr(after.server, name) == getattr(before.server, name) for name in rule)
-        server.inherit(trainer["server"], same_rule=same)
-        trainer["server"] = server.save()
-        if (
-            sent := server.algorithm.sends
-        ) != sends:  # running jobs are repeated without the former rule's vectors
-            P = len(server.params)
-            trainer["starts"] = [sent_with(start[:P], {}, sent) for start in trainer["starts"]]
-    if len(keep_online):
-        run_state = _with_new_outcomes(run_state, after, keep_online).state()
-    left_out = {name for name in OPTIONAL if name not in optional_tables(child)}
-    rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
-    return state | {"run_state": run_state, "trainer": trainer, "records": state["records"] | {"rows": rows}}
+        run_state.best, run_state.unimproved, run_state.reached = math.nan, 0, False
+    move_ends(run_state, after.world, after.plan, keep_online)
+    return run_state
 
 
 def _stop_settings(config: RunConfig) -> tuple[object, ...]:
     """Return the settings on which the record of the stop rule (best value, patience) depends."""
     return config.stop, config.evaluate.split, config.evaluate.clients
+
+
+def _changed_trainer(state: State, before: RunSpec, after: RunSpec) -> dict[str, Any]:
+    sends = before.server.algorithm().sends
+    trainer = _with_current(state, sends)
+    if after.config.client != before.config.client:
+        trainer |= {"keepers": [], "kept": []}
+    if after.server == before.server:
+        return trainer
+    server, rule = Server(after.server, trainer["server"]["params"]), ("rule", "options", "wrap")
+    same = all(getattr(after.server, name) == getattr(before.server, name) for name in rule)
+    server.inherit(trainer["server"], same_rule=same)
+    trainer["server"] = server.save()
+    if (
+        sent := server.algorithm.sends
+    ) != sends:  # running jobs are repeated without the former rule's vectors
+        P = len(server.params)
+        trainer["starts"] = [sent_with(start[:P], {}, sent) for start in trainer["starts"]]
+    return trainer
 
 
 def _with_current(state: State, sends: Sequence[str]) -> State:
@@ -373,61 +375,3 @@ def _with_current(state: State, sends: Sequence[str]) -> State:
         "versions": [*trainer["versions"], step],
         "starts": [*trainer["starts"], sent_with(server["params"], server["vectors"], sends)],
     }
-
-
-def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> RunState:
-    """Apply another pacing to late jobs and to the deadline; a changed deadline starts anew."""
-    run_state = RunState.restored(state)
-    table, late = run_state.job_table.table, np.array(run_state.overdue, dtype=np.int64)
-    overdue = (table["status"] == RUNNING) & (table["version"] < run_state.step)
-    run_state.overdue_running = int(overdue.sum()) if after.late == "history" else 0
-    if after.late != "history":
-        run_state.overdue = []
-    if after.late == "keep":  # updates that came too late for their step count in the next one
-        rows = np.array([*late, *run_state.buffer], dtype=np.int64)
-        order = np.lexsort((table["id"][rows], table["client"][rows], table["end_us"][rows]))
-        run_state.buffer = rows[order].tolist()
-    elif after.late == "drop":
-        run_state.moved_bytes += run_state.job_table.end(late, "late")
-        run_state.late += len(late)
-    if after.deadline_us != before.deadline_us:
-        run_state.armed = False
-        if after.deadline_us is not None and run_state.working:
-            run_state.arm(after.deadline_us)
-    return run_state
-
-
-def _with_equal_work(state: Mapping[str, Any], before: Floats, after: Floats) -> RunState:
-    """Keep the work of jobs under way when a client's whole job changes from `before` [K] to `after` [K] samples."""
-    run_state = RunState.restored(state)
-    table = run_state.job_table.table
-    rows = np.flatnonzero(np.isin(table["status"], (RUNNING, LANDED)))
-    clients = table["client"][rows]
-    table["share"][rows] *= np.divide(before, after, out=np.ones(len(after)), where=after > 0)[clients]
-    return run_state
-
-
-def _with_new_outcomes(state: Mapping[str, Any], spec: RunSpec, clients: Sequence[int]) -> RunState:
-    """Compute the outcomes of these clients' running jobs anew, in the changed world."""
-    run_state = RunState.restored(state)
-    table, plan = run_state.job_table.table, spec.plan
-    rows = np.flatnonzero((table["status"] == RUNNING) & np.isin(table["client"], np.asarray(clients)))
-    for row in rows.tolist():
-        job = run_state.job_table.cohort(np.array([row]))
-        work = plan.costs.of(job.clients, job.nths, job.shares)
-        fates = spec.world.outcomes(job.clients, int(job.dispatch_us[0]), work)
-        if plan.droppers is not None:
-            fates = without(fates, plan.droppers.drop(job))
-        run_state.job_table.cut(np.array([row]), fates)
-        ok, end_us = bool(fates.ok[0]), int(fates.end_us[0])
-        event = (
-            end_us if ok else end_us + plan.dropout.notice_us,
-            int(Kind.ARRIVE if ok else Kind.LOST),
-            int(job.clients[0]),
-            row,
-        )
-        of_jobs = (int(Kind.ARRIVE), int(Kind.LOST))
-        run_state.heap = [e for e in run_state.heap if not (e[1] in of_jobs and e[3] == row)]
-        run_state.heap.append(event)
-    heapq.heapify(run_state.heap)
-    return run_state

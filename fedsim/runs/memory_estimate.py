@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import psutil
 import torch
@@ -90,15 +89,13 @@ class Footprint:
         """
         size, plan, workers = history_size(self.server), self.plan(), self.workers
         row, at_once = 4 * size.columns, self.pacing.concurrency
-        versions = self._started_from(self._versions())
+        sent = row * (1 + len(self.method.sends))
         parts = {
-            "parameters": versions * row,
+            "parameters": self._started_from(self._versions()) * row,
             "history": sum(p.host_bytes(size.columns, self.server.device) for p, _ in self._stored()),
             "gram": sum(p.gram_bytes(layers) for p, layers in self._stored()),
             "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
-            "updates": (2 * at_once if workers else self.pacing.most_updates)
-            * row
-            * (1 + len(self.method.sends)),
+            "updates": (2 * at_once if workers else self.pacing.most_updates) * sent,
             "audit": self.audited * row,
             "kept": self._kept_rows() * row,
             "data": self.data_bytes * (2 if workers else 1),
@@ -181,11 +178,6 @@ class Footprint:
         """Return the footprint with another storage of the rule's history and of the selector's."""
         updates = None if self.server.updates is None else change(self.server.updates)
         return replace(self, history=change(self.plan()), server=replace(self.server, updates=updates))
-
-
-def predict(server: ServerSpec, pacing: Pacing, **more: Any) -> dict[str, int]:
-    """Predict the bytes of each part of a run and their total; the arguments are the fields of `Footprint`."""
-    return Footprint(server, pacing, **more).parts()
 
 
 def check_fits(

@@ -1,4 +1,4 @@
-"""Shows the progress of runs: a live line in a terminal or a notebook, plain lines elsewhere."""
+"""The progress of a run: what a watcher gets after each step, and a line about it in a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -18,7 +20,9 @@ from rich.text import Text
 from fedsim.common.errors import ManySteps
 from fedsim.common.terminal import Terminal
 from fedsim.common.units import show_us
-from fedsim.runs.result import Progress, Watch, share_done
+from fedsim.engine.state import RunState
+from fedsim.records.recent_rows import RecentRows
+from fedsim.runs.build import RunSpec
 
 _PLAIN_EVERY_S = 5.0
 _LIVE_EVERY_S = 0.1
@@ -26,6 +30,36 @@ _NOTEBOOK_EVERY_S = 0.25
 _EARLY = 200
 """The step at which the number of a run's steps is estimated."""
 _MANY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a run after a server step."""
+
+    spec: RunSpec
+    folder: Path
+    run_state: RunState
+    accuracy: float
+    """Mean accuracy over clients at the last recorded evaluation; NaN before the first."""
+    recent_rows: RecentRows
+
+
+Watch = Callable[[Progress], None]
+
+
+def share_done(progress: Progress) -> float:
+    """Return the share of a run that is done, from 0 to 1, by the nearest of its limits; 0 if none of them is set."""
+    run_state, stop = progress.run_state, progress.spec.plan.stop
+    shares = [
+        reached / limit
+        for reached, limit in (
+            (run_state.step, stop.steps),
+            (run_state.now_us, stop.time_us),
+            (run_state.moved_bytes, stop.moved_bytes),
+        )
+        if limit
+    ]
+    return min(1.0, max(shares, default=0.0))
 
 
 @contextmanager

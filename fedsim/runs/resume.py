@@ -20,10 +20,9 @@ from fedsim.records import checkpoint
 from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import ARMS, CONFIG, WORLD
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.progress import watched
+from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Workers, resources
-from fedsim.runs.result import Result, Watch
-from fedsim.runs.session import Session
+from fedsim.runs.session import Result, Session
 from fedsim.worlds.trace import read_trace
 
 

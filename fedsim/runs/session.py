@@ -10,10 +10,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from fedsim import analysis
 from fedsim.common import plugins
 from fedsim.common.errors import Error, LethalJob, RunError, ServerLost
 from fedsim.common.files import write_json
@@ -37,7 +39,7 @@ from fedsim.records.run_folder import RunFolder
 from fedsim.records.schemas import OPTIONAL
 from fedsim.runs.build import RunSpec
 from fedsim.runs.checkpointer import Checkpointer, open_jobs
-from fedsim.runs.result import Progress, Result, Watch
+from fedsim.runs.progress import Progress, Watch
 from fedsim.server.server import Server
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 
@@ -45,6 +47,27 @@ _SERVERS = 3
 """How often the server's process may die before the run fails."""
 _AHEAD = 2
 """Steps by which a job may run ahead of the last recorded step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run."""
+
+    folder: Path
+    status: Literal["done", "interrupted"]
+    """`interrupted` after Ctrl-C."""
+    digest: str | None
+    accuracy: float
+    """Mean accuracy over clients at the last evaluation; NaN without one."""
+
+    @property
+    def run(self) -> analysis.Run:
+        """The run's tables, pictures and metrics, opened from its folder as they are now."""
+        return analysis.open_run(self.folder)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the run."""
+        return analysis.run_html(self.run)
 
 
 class Session:
@@ -130,14 +153,14 @@ class Session:
             trainer = self._trainer()
             event_loop = self._event_loop(trainer)
             for _ in event_loop.instants():
-                self.checkpointer.between()
+                self.checkpointer.between(event_loop)
                 if reached(self.run_state):
                     break
             else:
                 raise RunError(
                     f"the run ended by {event_loop.ended_by} at step {self.run_state.step}, before that point"
                 )
-            state = self.checkpointer.state()
+            state = self.checkpointer.state(event_loop)
             trainer.close()
         return state
 
@@ -163,17 +186,13 @@ class Session:
         self._manifest("running")
 
     def _run(self, watch: Watch) -> Result:
-        event_loop, trainer, limit_s = None, None, self.spec.plan.stop.wall_s
+        event_loop, trainer = None, None
         try:
             with plugins.contained(), self.clock.part("start"):
                 trainer = self._trainer()
             event_loop = self._event_loop(trainer)
             with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.spec.config):
-                self.recorder.recent_rows()
-                for _ in event_loop.instants(partial(self._report, watch)):
-                    self.checkpointer.between()
-                    if limit_s is not None and self.checkpointer.spent_s >= limit_s:
-                        event_loop.ended_by = "wall"
+                self._play(event_loop, watch)
                 digest = self._finish(event_loop, trainer, "done", event_loop.ended_by)
         except KeyboardInterrupt:
             self._finish(event_loop, None, "interrupted", "interrupt")
@@ -190,17 +209,23 @@ class Session:
                 f"cause, then continue it with: {self._resume()}"
             )
             raise
-        finally:
-            self.checkpointer.event_loop = None  # breaks a reference cycle that would keep the data in memory
         if self.spec.config.checkpoint.keep != "all":
             shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
         return Result(self.folder, "done", digest, self.recorder.last_accuracy)
 
+    def _play(self, event_loop: EventLoop, watch: Watch) -> None:
+        """Run the event loop to its end, with checkpoints and the limit of wall time."""
+        limit_s = self.spec.plan.stop.wall_s
+        self.recorder.recent_rows()
+        for _ in event_loop.instants(partial(self._report, watch)):
+            self.checkpointer.between(event_loop)
+            if limit_s is not None and self.checkpointer.spent_s >= limit_s:
+                event_loop.ended_by = "wall"
+
     def _report(self, watch: Watch, run_state: RunState) -> None:
         """Call `watch` with the progress after a step."""
-        recorder = self.recorder
-        rows = recorder.recent_rows()
-        watch(Progress(self.spec, self.folder, run_state, recorder.last_accuracy, rows))
+        rows, accuracy = self.recorder.recent_rows(), self.recorder.last_accuracy
+        watch(Progress(self.spec, self.folder, run_state, accuracy, rows))
 
     def _go_back(self, lost: ServerLost) -> None:
         """Return to the last checkpoint, or to the start; the run repeats the same steps."""
@@ -219,16 +244,12 @@ class Session:
 
     def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)
-        with suppress(
-            RunError
-        ):  # on a full disk the first error counts, and the manifest may stay incomplete
+        with suppress(RunError):  # on a full disk the first error counts; the manifest may stay incomplete
             self._finish(event_loop, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
 
     def _event_loop(self, trainer: Trainer) -> EventLoop:
         spec = self.spec
-        event_loop = EventLoop(spec.world, spec.plan, trainer, self.recorder, self.run_state, self.clock)
-        self.checkpointer.event_loop = event_loop
-        return event_loop
+        return EventLoop(spec.world, spec.plan, trainer, self.recorder, self.run_state, self.clock)
 
     def _trainer(self) -> Trainer:
         spec = self.spec
@@ -255,40 +276,39 @@ class Session:
         if event_loop:
             event_loop.abandon()
         with self.clock.part("record"):
-            self._settle(status)
-            digest = self._closed(status, trainer)
+            digest = self._close_records(status, trainer)
         if trainer:
             self.others_peak = trainer.peak_bytes()
             self.others = trainer.times()
             trainer.close()
-        run_state = self.run_state
-        self._manifest(
-            status,
-            error=error,
-            digest=digest,
-            ended_by=ended_by,
-            virtual_us=run_state.now_us,
-            steps=run_state.step,
-            jobs=dict(sorted(self.recorder.counts.items())),
-            waits=self.recorder.waits,
-            clipped=self.recorder.clipped,
-            accuracy=None if math.isnan(self.recorder.last_accuracy) else self.recorder.last_accuracy,
-            warning=self.recorder.warning(),
-        )
+        self._manifest(status, error=error, digest=digest, ended_by=ended_by, **self._outcome())
         if self.clock.recording:
             write_profile(self.folder, self.spec.config.name, [self.clock.dump(DRIVER), *self.others])
         return digest
 
-    def _settle(self, status: str) -> None:
-        """Wait for pending results; after an error or an interrupt the last row may never come."""
+    def _outcome(self) -> dict[str, Any]:
+        """Return what the run has come to, for its manifest."""
+        recorder, accuracy = self.recorder, self.recorder.last_accuracy
+        return {
+            "virtual_us": self.run_state.now_us,
+            "steps": self.run_state.step,
+            "jobs": dict(sorted(recorder.counts.items())),
+            "waits": recorder.waits,
+            "clipped": recorder.clipped,
+            "accuracy": None if math.isnan(accuracy) else accuracy,
+            "warning": recorder.warning(),
+        }
+
+    def _close_records(self, status: str, trainer: Trainer | None) -> str | None:
+        """Wait for pending results, merge the parts of the tables, and return the digest.
+
+        After an error or an interrupt the last row may never come; on a full disk the parts stay.
+        """
         try:
             self.recorder.settle()
         except BaseException:
             if status == "done":
                 raise
-
-    def _closed(self, status: str, trainer: Trainer | None) -> str | None:
-        """Merge the parts of the tables; after an error the disk may be full, and the parts stay."""
         try:
             return self.recorder.close(trainer.params() if trainer else None)
         except RunError:
@@ -297,7 +317,7 @@ class Session:
             return None
 
     def _manifest(self, status: str, **outcome: Any) -> None:
-        config = self.spec.config
+        config, parent = self.spec.config, self.spec.config.parent
         content = {
             "format": FORMAT,
             "name": config.name,
@@ -305,9 +325,7 @@ class Session:
             "status": status,
             "error": None,
             "seed": config.seed,
-            "parent": None
-            if config.parent is None
-            else config.parent.model_dump(mode="json", exclude_none=True),
+            "parent": parent and parent.model_dump(mode="json", exclude_none=True),
             "rule": config.algorithm.name,
             "selector": config.selection.name,
             "pacing": config.pacing.preset,

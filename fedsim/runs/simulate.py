@@ -32,10 +32,9 @@ from fedsim.records.run_folder import ARMS, check_free, refuse_parent
 from fedsim.runs import resume as resuming
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.progress import watched
+from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
-from fedsim.runs.result import Result, Watch
-from fedsim.runs.session import Session
+from fedsim.runs.session import Result, Session
 
 
 @arguments.checked
@@ -158,12 +157,15 @@ def _folders(
 ) -> tuple[list[Path], list[Status | None]]:
     """Return each run's folder and, with `resume`, its status; else None.
 
-    Raises RunError if a folder is not free, ConfigError for a fork or for runs whose folders would be equal or nested.
+    Raises RunError if a folder is not free, ConfigError for a fork, for a run in the folder of its parent, or for runs
+    whose folders would be equal or nested.
     """
     for run in runs:
         refuse_fork(run)
+        if run.parent is not None:
+            refuse_parent(out / run.name, run.parent.run)
     check_distinct([run.name for run in runs], "configs: the runs")
-    folders = [_folder(run, out) for run in runs]
+    folders = [out / run.name for run in runs]
     if resume:
         return folders, _statuses(runs, folders, force)
     for folder in folders:
@@ -202,14 +204,6 @@ def refuse_fork(config: RunConfig) -> None:
         f"{config.name}: parent: it is a fork, which starts from its parent's state; create it again: {command}; "
         "or remove the table [parent] to run it from the start"
     )
-
-
-def _folder(run: RunConfig, out: Path) -> Path:
-    """Return the folder of a run. Raises ConfigError if it is the folder of the run's parent."""
-    folder = out / run.name
-    if run.parent is not None:
-        refuse_parent(folder, run.parent.run)
-    return folder
 
 
 def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:

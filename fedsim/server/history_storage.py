@@ -98,39 +98,6 @@ class HistoryPlan:
 
 
 def choose(
-    size: HistorySize,
-    *,
-    wish: Wish = "auto",
-    budget: int | None = None,
-    host_budget: int | None = None,
-    slots: int | None = None,
-    device: str = "cpu",
-) -> HistoryPlan:
-    """Return the first rung that fits, or the last one with as many remembered rows as fit.
-
-    Args:
-        size: the history that the rule may ask for.
-        wish: a rung, or "auto" for the whole ladder.
-        budget: bytes for the rows on the server's device; on the processor, for the Gram matrices too.
-        host_budget: bytes on the host for the Gram matrices and the rows stored there, if the server is on a GPU.
-        slots: most remembered rows.
-        device: the server's device.
-
-    Raises ConfigError if the present rows and one remembered row do not fit, or if the device has no such rung.
-    """
-    on_gpu = not _is_cpu(device)
-    limits = _Limits(size, device, budget, host_budget)
-    _check_wish(wish, host_budget, on_gpu)
-    wanted = size.remembered if slots is None else min(size.remembered, slots)
-    rungs = [r for r in LADDER if wish in ("auto", r) and (on_gpu or not r.startswith("host"))]
-    plans = [HistoryPlan(size.present, wanted, rung, wanted < size.remembered) for rung in rungs]
-    for plan in plans:
-        if limits.allow(plan):
-            return plan
-    return limits.capped(plans[-1])
-
-
-def choose_together(
     sizes: Sequence[HistorySize],
     *,
     wish: Wish = "auto",
@@ -139,18 +106,24 @@ def choose_together(
     slots: int | None = None,
     device: str = "cpu",
 ) -> list[HistoryPlan]:
-    """Return a plan for each of several histories of one server, within the limits together; see `choose`.
+    """Return a plan for each history of a server: all have the first rung on which they fit together.
 
-    All get the same rung, the first that fits. If the last one does not, all remember at most equally many rows.
+    If they do not fit on the last one, all remember at most equally many rows.
+
+    Args:
+        sizes: the histories that the rule and the selector may ask for.
+        wish: a rung, or "auto" for the whole ladder.
+        budget: bytes for the rows on the server's device; on the processor, for the Gram matrices too.
+        host_budget: bytes on the host for the Gram matrices and the rows stored there, if the server is on a GPU.
+        slots: most remembered rows of each history.
+        device: the server's device.
+
+    Raises ConfigError if the present rows and one remembered row do not fit, or if the device has no such rung.
     """
     wanted = [size.remembered if slots is None else min(size.remembered, slots) for size in sizes]
-    total = HistorySize(
-        present=sum(size.present for size in sizes),
-        remembered=sum(wanted),
-        columns=sizes[0].columns,
-        layers=max(size.layers for size in sizes),
-    )
-    plan = choose(total, wish=wish, budget=budget, host_budget=host_budget, device=device)
+    present, layers = sum(size.present for size in sizes), max(size.layers for size in sizes)
+    total = HistorySize(present, sum(wanted), sizes[0].columns, layers)
+    plan = _Limits(total, device, budget, host_budget).first_of(_rungs(wish, host_budget, device))
     most = plan.remembered // max(sum(w > 0 for w in wanted), 1) if plan.capped else total.remembered
     if plan.capped and not most:
         raise ConfigError(
@@ -163,19 +136,20 @@ def choose_together(
     ]
 
 
-def _check_wish(wish: Wish, host_budget: int | None, on_gpu: bool) -> None:
-    if on_gpu:
-        return
-    if wish.startswith("host"):
+def _rungs(wish: Wish, host_budget: int | None, device: str) -> list[Rung]:
+    """Return the rungs to try. Raises ConfigError for a wish or a budget that the device does not have."""
+    on_gpu = not _is_cpu(device)
+    if not on_gpu and wish.startswith("host"):
         raise ConfigError(
             f"memory.history: {wish!r} moves rows from a GPU to the host, and the server is on the processor: "
             f"expected 'auto', 'float32' or 'bfloat16', closest {wish.removeprefix('host_')!r}"
         )
-    if host_budget is not None:
+    if not on_gpu and host_budget is not None:
         raise ConfigError(
             f"memory.host_budget: found {show_bytes(host_budget)}, but the server is on the processor, where "
             "memory.budget is the only limit"
         )
+    return [rung for rung in LADDER if wish in ("auto", rung) and (on_gpu or not rung.startswith("host"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +158,11 @@ class _Limits:
     device: str
     budget: int | None
     host_budget: int | None
+
+    def first_of(self, rungs: Sequence[Rung]) -> HistoryPlan:
+        """Return the plan with the first rung that fits, or the last one with as many remembered rows as fit."""
+        plans = [HistoryPlan(self.size.present, self.size.remembered, rung) for rung in rungs]
+        return next(filter(self.allow, plans), None) or self.capped(plans[-1])
 
     def allow(self, plan: HistoryPlan) -> bool:
         """Whether a plan is within both budgets."""

@@ -32,18 +32,23 @@ def build_rule(
     known, of_run = options_of(factory("rule", name)), dict(zip(OF_RUN, (lr, momentum, seed), strict=True))
     defaults = {k: v for k, v in of_run.items() if v is not None and k in known and k not in options}
     algorithm = _checked(build("rule", name, options, **defaults), f"rule {name!r}")
-    if wrap and algorithm.start == "last":
+    if wrap:
+        _check_may_be_wrapped(algorithm, name)
+    for wrapper in wrap:
+        algorithm = _wrapped(algorithm, wrapper, name)
+    return algorithm
+
+
+def _check_may_be_wrapped(algorithm: Algorithm, name: str) -> None:
+    if algorithm.start == "last":
         raise ConfigError(
             f"rule {name!r} starts clients from the models that they received last, and wrappers expect updates of the "
             "current model: leave out the wrappers"
         )
-    if wrap and algorithm.needs.search:
+    if algorithm.needs.search:
         raise ConfigError(
             f"rule {name!r} searches for the length of its step, which wrappers would change: leave out one of them"
         )
-    for wrapper in wrap:
-        algorithm = _wrapped(algorithm, wrapper, name)
-    return algorithm
 
 
 def _wrapped(algorithm: Algorithm, wrapper: Mapping[str, Any], rule: str) -> Algorithm:

@@ -231,21 +231,14 @@ class Server:
         evicted, arrived = self.history.evicted, arrivals.m
         rows, beside = self._parted(rows)
         screened = screen(self.spec.bad_updates, arrivals, rows)
-        rows, reports = screened.rows, replace(arrivals.reports, finite=screened.usable)
-        if not screened.usable.all():
-            rows, beside = (
-                [row for row, usable in zip(part, screened.usable.tolist(), strict=True) if usable]
-                for part in (rows, beside)
-            )
-            arrivals = arrivals.usable(screened.usable)
+        rows, beside = screened.usable_of(screened.rows), screened.usable_of(beside)
+        reports = replace(arrivals.reports, finite=screened.usable)
+        arrivals = arrivals.usable(screened.usable)
         if self.updates is not None:
             with self.clock.part("gram"):
                 self.updates.add(arrivals, rows)
         if self.spec.rows == "current":
-            gaps = self._gaps(arrivals, starts)
-            rows = [
-                row if gap is None else row.to(self.device) + gap for row, gap in zip(rows, gaps, strict=True)
-            ]
+            rows = self._from_current(arrivals, rows, starts)
         counted, late = arrivals.split()
         before_us = arrivals.now_us - self.spec.memory_us if self.spec.memory_us else None
         with self.clock.part("gram"):
@@ -255,8 +248,7 @@ class Server:
         facts = StepFacts(counted.m, self.spec.n_clients, self._received(beside[: counted.m]))
         decision = self._decide(counted, rows[: counted.m], facts, starts) if counted.m else None
         columns = arrivals.columns(arrived) | {"clipped": screened.clipped}
-        trials = self._trials(decision)
-        return Proposal(counted.clients, reports, trials, columns, evicted, decision)
+        return Proposal(counted.clients, reports, self._trials(decision), columns, evicted, decision)
 
     def _parted(self, rows: Rows) -> tuple[Rows, Rows]:
         """Return the updates [n] x [P], and what came with them [n] x [U P]."""
@@ -294,15 +286,21 @@ class Server:
             combined = self._combine(slots, direction.weights, where)
             vector, vectors = apply_vector_step(self.algorithm, combined, self.vectors, facts, where)
             if direction.gaps is not None:
-                for weight, gap in zip(
-                    np.asarray(direction.gaps).tolist(), self._gaps(arrivals, starts), strict=True
-                ):
-                    vector = vector if gap is None else vector + weight * gap
+                vector = self._with_gaps(vector, direction.gaps, arrivals, starts)
         products = self._products(stack, slots, combined)
         weights, now_us = weights_in_sum(self.algorithm, direction), arrivals.now_us
         return Decision(
             stack, seen, slots, direction, weights, products, vector, rows, state, vectors, now_us
         )
+
+    def _with_gaps(
+        self, vector: torch.Tensor, weights: Floats, arrivals: StepInput, starts: Starts
+    ) -> torch.Tensor:
+        """Return a direction [P] plus the gaps of the step's jobs, times their `weights` [m]."""
+        gaps = self._gaps(arrivals, starts)
+        for weight, gap in zip(np.asarray(weights).tolist(), gaps, strict=True):
+            vector = vector if gap is None else vector + weight * gap
+        return vector
 
     def _combine(self, slots: Ints, weights: Floats, where: str) -> torch.Tensor:
         """Return the direction [P]: the weighted sum of the rows, or what the rule makes of their columns."""
@@ -340,6 +338,13 @@ class Server:
         P = len(self.params)  # behind a start lie the vectors that the rule sent with it
         for version in arrivals.start_versions.tolist():
             yield None if version == arrivals.step else self.params - starts[version][:P].to(self.device)
+
+    def _from_current(self, arrivals: StepInput, rows: Rows, starts: Starts) -> Rows:
+        """Return rows [n] x [P] measured from the current model."""
+        gaps = self._gaps(arrivals, starts)
+        return [
+            row if gap is None else row.to(self.device) + gap for row, gap in zip(rows, gaps, strict=True)
+        ]
 
     def audit(self, proposal: Proposal, clients: Ints, rows: Rows) -> Audited | None:
         """Compare what `clients` [a] would send now, `rows` as for a step, with what a proposal holds.

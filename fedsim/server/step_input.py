@@ -72,6 +72,8 @@ class StepInput:
 
     def usable(self, usable: NDArray[np.bool_]) -> StepInput:
         """Return the updates that the step may use, by a mask [n]."""
+        if usable.all():
+            return self
         return replace(self.part(np.flatnonzero(usable)), present=int(usable[: self.m].sum()))
 
     def part(self, which: slice | Ints) -> StepInput:

@@ -50,6 +50,12 @@ class Screened:
     clipped: int = 0
     """Number of updates that were shortened."""
 
+    def usable_of(self, rows: Rows) -> Rows:
+        """Return those of n rows whose updates the step may use."""
+        if self.usable.all():
+            return rows
+        return [row for row, usable in zip(rows, self.usable.tolist(), strict=True) if usable]
+
 
 def screen(screening: UpdateScreening, arrivals: StepInput, rows: Rows) -> Screened:
     """Apply the policy to rows [n] x [P]; `arrivals.reports` tells which of them are finite.

@@ -17,10 +17,10 @@ from fedsim.common.threads import at_most
 from fedsim.records.existing_run import State, run_in
 from fedsim.records.run_folder import is_running
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.progress import Progress, Watch, share_done
 from fedsim.runs.resources import Device, resources
-from fedsim.runs.result import Progress, Result, Watch, share_done
 from fedsim.runs.resume import resume
-from fedsim.runs.session import Session
+from fedsim.runs.session import Result, Session
 from fedsim.studies.grid import Cell, CellProgress, CellResult
 
 _REPORT_EVERY_S = 0.25

@@ -11,6 +11,7 @@ from rich.table import Table
 from fedsim.common.terminal import facts_table
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes, show_wall
+from fedsim.config.run import RunConfig
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan import PlannedRun, plan_run
@@ -53,18 +54,9 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     processes need more memory than is free.
     """
     count, cache = processes_of(jobs, folder), InputCache()
-    work_s, disk, memory, each_s = 0.0, 0, 0, []
-    unsure: dict[str, None] = {}
-    for cells in by_levels(folder.left):
-        config = cells[0].config
-        with at_most(1):  # as in the processes that run cells
-            planned = plan_run(config, workers=0, cache=cache)
-        each_s.append(planned.wall_s)
-        work_s += planned.wall_s * len(cells)
-        disk += disk_bytes(planned, prepare(config, cache=cache)) * len(cells)
-        memory = max(memory, planned.memory_bytes["total"])
-        if planned.exact:
-            unsure[planned.exact] = None
+    runs = [(*_planned(cells[0].config, cache), len(cells)) for cells in by_levels(folder.left)]
+    each_s = [run.wall_s for run, *_ in runs]
+    memory = max((run.memory_bytes["total"] for run, *_ in runs), default=0)
     check_memory(memory, count)
     left = {cell.number for cell in folder.left}
     return StudyPlan(
@@ -73,12 +65,19 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
         done=folder.count("done"),
         processes=count,
         cell_s=(min(each_s, default=0.0), max(each_s, default=0.0)),
-        work_s=work_s,
+        work_s=sum(run.wall_s * n for run, _, n in runs),
         done_bytes=sum(_size(folder.path / c.folder) for c in folder.cells if c.number not in left),
-        disk_bytes=disk,
+        disk_bytes=sum(size * n for _, size, n in runs),
         memory_bytes=memory,
-        unsure=tuple(unsure),
+        unsure=tuple(dict.fromkeys(run.exact for run, *_ in runs if run.exact)),
     )
+
+
+def _planned(config: RunConfig, cache: InputCache) -> tuple[PlannedRun, int]:
+    """Plan a cell; return the plan and the size of its folder at its end in bytes."""
+    with at_most(1):  # as in the processes that run cells
+        planned = plan_run(config, workers=0, cache=cache)
+    return planned, disk_bytes(planned, prepare(config, cache=cache))
 
 
 def disk_bytes(planned: PlannedRun, spec: RunSpec) -> int:

@@ -20,7 +20,7 @@ from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, Source
-from fedsim.config.study import StudyConfig, read_study, source_of
+from fedsim.config.study import StudyConfig, load_study, source_of
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.run_folder import lock
 from fedsim.runs.build import prepare
@@ -68,7 +68,7 @@ def study(
     `run_study`. With several processes, call it in a script below `if __name__ == "__main__":`, as with
     `multiprocessing`.
     """
-    read = partial(read_study, study, scale, sets, seeds)
+    read = partial(load_study, study, scale=scale, sets=sets, seeds=seeds)
     source = source_of(study)
 
     def run(config: StudyConfig) -> Outcome:

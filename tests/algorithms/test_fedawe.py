@@ -24,8 +24,8 @@ from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.checkpointer import open_jobs
 from fedsim.runs.fork import fork
-from fedsim.runs.memory_estimate import predict
-from fedsim.runs.result import Result
+from fedsim.runs.memory_estimate import Footprint
+from fedsim.runs.session import Result
 from fedsim.runs.simulate import simulate
 from fedsim.server.combine import combine
 from fedsim.server.rule import Algorithm, Direction, Stack, stateless
@@ -304,7 +304,7 @@ def test_the_estimate_of_memory_has_a_model_for_each_client() -> None:
     rows = {}
     for name in ("fedavg", "fedawe"):
         spec = prepare(awe(algorithm={"name": name}))
-        parts = predict(spec.server, spec.plan.pacing, data_bytes=0, trace_bytes=0, workers=0)
+        parts = Footprint(spec.server, spec.plan.pacing, data_bytes=0, trace_bytes=0, workers=0).parts()
         rows[name] = parts["parameters"] // (4 * spec.network.P)
     assert rows["fedawe"] == rows["fedavg"] + 12
 

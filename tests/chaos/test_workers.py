@@ -13,7 +13,7 @@ import programs
 from fedsim.common.errors import LethalJob, ServerLost
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 from fedsim.runs.simulate import simulate
 from small import small
 from worker_kills import kill_workers, processes

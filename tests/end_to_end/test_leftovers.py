@@ -14,7 +14,7 @@ from fedsim.config.load import parse
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.event_loop import EventLoop
 from fedsim.runs.build import prepare
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 from fedsim.runs.session import Session
 from fedsim.server.history import GradientHistory
 from fedsim.training.workbench import Workbench

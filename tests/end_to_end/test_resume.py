@@ -25,8 +25,8 @@ from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import lock
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.checkpointer import Checkpointer
-from fedsim.runs.result import Result
 from fedsim.runs.resume import resume
+from fedsim.runs.session import Result
 from interrupted_runs import BUFFERED, CASES, stopped_at
 from small import run, small
 
@@ -42,10 +42,10 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Chance:
     """Interrupt runs between instants; returns what decides."""
     chance, between = Chance(0), Checkpointer.between
 
-    def sometimes(self: Checkpointer) -> None:
+    def sometimes(self: Checkpointer, event_loop: EventLoop) -> None:
         if chance.random() < chance.often:
             self.interrupts.asked = True
-        between(self)
+        between(self, event_loop)
 
     monkeypatch.setattr(Checkpointer, "between", sometimes)
     return chance
@@ -63,7 +63,7 @@ def resumed(found: Result, **options: Any) -> tuple[Result, int]:
 def test_interrupts_leave_no_trace_in_the_results(tmp_path: Path, case: str, interrupted: Chance) -> None:
     config, instants = small(**CASES[case]), list[Checkpointer]()
     with pytest.MonkeyPatch.context() as peace:
-        peace.setattr(Checkpointer, "between", lambda self: instants.append(self))
+        peace.setattr(Checkpointer, "between", lambda self, event_loop: instants.append(self))
         expected = run(config, tmp_path / "peace")
     interrupted.often, times = 4 / len(instants), 0
     for seed in range(2):
@@ -84,7 +84,7 @@ def test_it_may_go_on_with_other_workers(
 ) -> None:
     config = small(**CASES[case])
     with pytest.MonkeyPatch.context() as peace:
-        peace.setattr(Checkpointer, "between", lambda self: None)
+        peace.setattr(Checkpointer, "between", lambda self, event_loop: None)
         expected = run(config, tmp_path / "peace")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(interrupted, "random", lambda: 0.0)

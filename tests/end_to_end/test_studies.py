@@ -20,7 +20,12 @@ REPORTED = {"fedlf_lengths", "memory", "replay", "smallest"}
 """Studies of one axis and of several, and audited: their reports differ most."""
 TRACES = {
     "replay": ("lives_1.parquet", "fit_1.toml"),
-    "selection_recorded": ("evening.toml", "fedscale.parquet", "flash_devices.parquet", "flash_network.parquet"),
+    "selection_recorded": (
+        "evening.toml",
+        "fedscale.parquet",
+        "flash_devices.parquet",
+        "flash_network.parquet",
+    ),
 }
 """The worlds that a study reads, by study, with one seed."""
 

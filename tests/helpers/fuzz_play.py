@@ -23,6 +23,7 @@ from fedsim import Result, simulate
 from fedsim.common.errors import INPUT_ERRORS, RunError
 from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
+from fedsim.engine.event_loop import EventLoop
 from fedsim.invariants import check
 from fedsim.records.digest import digest
 from fedsim.runs.build import prepare
@@ -74,10 +75,10 @@ def _interrupted(config: RunConfig, plain: Result, out: Path, draw: random.Rando
     """Stop it at random instants, and let it go on from what is on disk."""
     between, chance = Checkpointer.between, draw.choice((0.02, 0.1, 0.5))
 
-    def stopping(checkpointer: Checkpointer) -> None:
+    def stopping(checkpointer: Checkpointer, event_loop: EventLoop) -> None:
         if draw.random() < chance:
             checkpointer.interrupts.asked = True
-        between(checkpointer)
+        between(checkpointer, event_loop)
 
     with patch.object(Checkpointer, "between", stopping):
         found, times = _run(config, out), 0

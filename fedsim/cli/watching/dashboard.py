@@ -19,7 +19,7 @@ from fedsim import analysis
 from fedsim.cli.watching.dashboard_state import Arm, Picture
 from fedsim.cli.watching.dashboard_view import View
 from fedsim.integrations.trackers import evaluation_of
-from fedsim.runs.result import Progress, Watch, share_done
+from fedsim.runs.progress import Progress, Watch, share_done
 
 _EVERY_S = 0.25
 _REST = 99

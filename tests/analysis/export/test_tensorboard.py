@@ -13,7 +13,7 @@ from fedsim.analysis.export.tensorboard import TensorBoardWriter, export_tensorb
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.integrations.trackers import TensorBoardLogger
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 from fedsim.runs.resume import resume
 from fedsim.runs.simulate import simulate
 from small import run

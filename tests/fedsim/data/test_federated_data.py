@@ -12,7 +12,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.data.federated_data import Task
-from fedsim.data.split import federate
+from fedsim.data.split import Division, federate
 
 X = np.arange(24, dtype=np.float64).reshape(8, 3)
 Y = np.array([0, 1, 2, 0, 1, 2, 0, 1])
@@ -77,7 +77,7 @@ def test_the_digest_depends_on_everything(what: str) -> None:
 def test_a_test_set_with_clients_stays_with_them() -> None:
     task = Task.from_dataset(dicts(), client="writer", test=dicts()[:4], x="pixels", y="digit")
     assert task.official_test.tolist() == [False] * 8 + [True] * 4
-    data = federate(task, n_clients=3, fractions=(1, 0, 0), pool="official", seed=0)
+    data = federate(task, n_clients=3, division=Division(fractions=(1, 0, 0), pool="official"), seed=0)
     assert [data.test.rows(k).tolist() for k in range(3)] == [[9], [8, 10], [11]]
 
 
@@ -87,10 +87,10 @@ def test_a_test_set_without_clients_goes_to_clients_by_label() -> None:
     task = Task.from_dataset(
         TensorDataset(torch.tensor(X), torch.tensor(y)), client=y, test=Subset(pairs(), [0, 1, 3, 4])
     )
-    data = federate(task, n_clients=2, fractions=(1, 0, 0), pool="official", seed=0)
+    data = federate(task, n_clients=2, division=Division(fractions=(1, 0, 0), pool="official"), seed=0)
     assert [sorted(data.test.rows(k).tolist()) for k in range(2)] == [[8, 10], [9, 11]]
     with pytest.raises(ConfigError, match=r"a test set without clients: expected task\.pool 'official'"):
-        federate(task, n_clients=2, pool="all", seed=0)
+        federate(task, n_clients=2, division=Division(pool="all"), seed=0)
 
 
 @pytest.mark.parametrize(

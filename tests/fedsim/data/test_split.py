@@ -13,7 +13,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.common.rng import rng
 from fedsim.data.federated_data import FederatedData, Task
-from fedsim.data.split import federate, split_sizes
+from fedsim.data.split import Division, federate, split_sizes
 
 KINDS = ("train", "valid", "test")
 
@@ -41,7 +41,7 @@ def rows(data: FederatedData, client: int) -> list[list[int]]:
 @settings(max_examples=60, deadline=None)
 @given(clients=st.integers(1, 30), seed=st.integers(0, 2**40), pool=st.sampled_from(["all", "train"]))
 def test_splits_are_disjoint_and_cover_the_pool(clients: int, seed: int, pool: Any) -> None:
-    data = federate(toy(), n_clients=clients, partitioner="iid", pool=pool, seed=seed)
+    data = federate(toy(), n_clients=clients, partitioner="iid", division=Division(pool=pool), seed=seed)
     assert data.n_clients == clients
     used = np.concatenate([getattr(data, kind).indices for kind in KINDS])
     np.testing.assert_array_equal(np.sort(used), np.arange(400 if pool == "all" else 300))
@@ -64,7 +64,7 @@ def test_a_client_permutes_its_rows_and_cuts_them_at_the_sizes_of_its_parts(
 ) -> None:
     fractions = (0.6, 0.25, 0.15)
     task = natural(sizes)
-    data = federate(task, n_clients=len(sizes), fractions=fractions, seed=seed)
+    data = federate(task, n_clients=len(sizes), division=Division(fractions=fractions), seed=seed)
     assert task.natural is not None
     for client, held in enumerate(task.natural):
         cuts = np.cumsum(split_sizes(len(held), fractions))[:-1]
@@ -120,7 +120,9 @@ def test_split_sizes_by_hand(
 
 
 def test_a_fraction_of_zero_leaves_that_part_empty() -> None:
-    data = federate(toy(), n_clients=3, partitioner="iid", fractions=(0.8, 0.0, 0.2), seed=0)
+    data = federate(
+        toy(), n_clients=3, partitioner="iid", division=Division(fractions=(0.8, 0.0, 0.2)), seed=0
+    )
     assert data.valid.sizes.tolist() == [0, 0, 0]
     assert data.test.sizes.min() > 0
 
@@ -128,7 +130,12 @@ def test_a_fraction_of_zero_leaves_that_part_empty() -> None:
 def test_a_client_too_small_to_split_is_named() -> None:
     with pytest.raises(DataError, match=r"client 1 has 2 samples: too few for 3 non-empty parts"):
         federate(natural([10, 2, 10]), n_clients=3, seed=0)
-    assert federate(natural([10, 2]), n_clients=2, fractions=(0.5, 0.0, 0.5), seed=0).train.sizes[1] == 1
+    assert (
+        federate(
+            natural([10, 2]), n_clients=2, division=Division(fractions=(0.5, 0.0, 0.5)), seed=0
+        ).train.sizes[1]
+        == 1
+    )
 
 
 def test_natural_clients_keep_their_rows() -> None:
@@ -143,7 +150,7 @@ def test_natural_clients_keep_their_rows() -> None:
 def test_the_official_test_set_of_natural_clients_can_be_left_out() -> None:
     task = natural([20, 20])
     task = replace(task, official_test=np.arange(40) % 4 == 0)
-    data = federate(task, n_clients=2, pool="train", seed=0)
+    data = federate(task, n_clients=2, division=Division(pool="train"), seed=0)
     assert not task.official_test[np.concatenate([getattr(data, kind).indices for kind in KINDS])].any()
 
 
@@ -159,9 +166,21 @@ def test_the_official_test_set_of_natural_clients_can_be_left_out() -> None:
         (toy(), {"n_clients": 3}, r"give \[partition\] with a name, .* \(known: dirichlet, iid"),
         (toy(), {"n_clients": 3, "partitioner": "dirichelt"}, "did you mean 'dirichlet'"),
         (toy(), {"n_clients": 0, "partitioner": "iid"}, "at least 1 client, found 0"),
-        (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (0.8, 0.1, 0.2)}, "sum to 1"),
-        (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (0.0, 0.5, 0.5)}, "the first positive"),
-        (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (1.0, np.nan, 0.0)}, "sum to 1; found"),
+        (
+            toy(),
+            {"n_clients": 3, "partitioner": "iid", "division": Division(fractions=(0.8, 0.1, 0.2))},
+            "sum to 1",
+        ),
+        (
+            toy(),
+            {"n_clients": 3, "partitioner": "iid", "division": Division(fractions=(0.0, 0.5, 0.5))},
+            "the first positive",
+        ),
+        (
+            toy(),
+            {"n_clients": 3, "partitioner": "iid", "division": Division(fractions=(1.0, np.nan, 0.0))},
+            "sum to 1; found",
+        ),
         (
             toy(),
             {"n_clients": 3, "partitioner": "iid", "options": {"sizes": "lognormal", "sigma": 1e3}},
@@ -169,15 +188,19 @@ def test_the_official_test_set_of_natural_clients_can_be_left_out() -> None:
         ),
         (
             toy(),
-            {"n_clients": 3, "partitioner": "iid", "pool": "test"},
+            {"n_clients": 3, "partitioner": "iid", "division": Division(pool="test")},  # type: ignore[arg-type]
             "pool 'all' or 'train' or 'official', found 'test'",
         ),
         (
             toy(),
-            {"n_clients": 3, "partitioner": "iid", "pool": "official"},
+            {"n_clients": 3, "partitioner": "iid", "division": Division(pool="official")},
             r"test fraction of 0.*found 0\.1",
         ),
-        (toy(official=0), {"n_clients": 3, "partitioner": "iid", "pool": "train"}, "no official test set"),
+        (
+            toy(official=0),
+            {"n_clients": 3, "partitioner": "iid", "division": Division(pool="train")},
+            "no official test set",
+        ),
     ],
 )
 def test_wrong_arguments_are_explained(task: Task, arguments: dict[str, Any], message: str) -> None:
@@ -218,7 +241,7 @@ def with_official(sizes: list[int]) -> Task:
 
 def test_natural_clients_are_tested_on_their_part_of_the_official_test_set() -> None:
     task = with_official([20, 41])
-    data = federate(task, n_clients=2, pool="official", fractions=(0.9, 0.1, 0.0), seed=0)
+    data = federate(task, n_clients=2, division=Division(pool="official", fractions=(0.9, 0.1, 0.0)), seed=0)
     assert data.test.rows(0).tolist() == [0, 4, 8, 12, 16]
     assert data.test.rows(1).tolist() == list(range(20, 61, 4))
     for client, held in enumerate(task.natural or ()):
@@ -237,8 +260,7 @@ def test_others_are_tested_on_the_labels_that_they_learn(clients: int, seed: int
         n_clients=clients,
         partitioner="dirichlet",
         options=options,
-        pool="official",
-        fractions=(1.0, 0.0, 0.0),
+        division=Division(pool="official", fractions=(1.0, 0.0, 0.0)),
         seed=seed,
     )
     np.testing.assert_array_equal(np.sort(data.test.indices), np.flatnonzero(task.official_test))
@@ -258,8 +280,7 @@ def test_a_client_of_one_class_is_tested_on_that_class() -> None:
         n_clients=4,
         partitioner="pathological",
         options=options,
-        pool="official",
-        fractions=(1.0, 0.0, 0.0),
+        division=Division(pool="official", fractions=(1.0, 0.0, 0.0)),
         seed=0,
     )
     assert [set(task.y[data.test.rows(k)].tolist()) for k in range(4)] == [{0}, {1}, {2}, {3}]
@@ -269,13 +290,21 @@ def test_a_client_of_one_class_is_tested_on_that_class() -> None:
 def test_a_client_without_official_test_samples_is_named() -> None:
     task = replace(toy(400), official_test=np.arange(400) >= 397)
     with pytest.raises(DataError, match=r"client \d gets no sample of the official test set of task 'toy'"):
-        federate(task, n_clients=5, partitioner="iid", pool="official", fractions=(1.0, 0.0, 0.0), seed=0)
+        federate(
+            task,
+            n_clients=5,
+            partitioner="iid",
+            division=Division(pool="official", fractions=(1.0, 0.0, 0.0)),
+            seed=0,
+        )
 
 
 def test_rows_can_be_cut_in_the_order_of_the_partitioner() -> None:
     task = replace(toy(400, official=0), y=np.repeat(np.arange(4), 100))
     options = {"shards_per_client": 5}
-    data = federate(task, n_clients=4, partitioner="shards", options=options, shuffle=False, seed=1)
+    data = federate(
+        task, n_clients=4, partitioner="shards", options=options, division=Division(shuffle=False), seed=1
+    )
     partition = plugins.build("partitioner", "shards", options)
     for client, held in enumerate(partition(task.y, 4, 4, rng(1, "partition"))):
         assert rows(data, client) == [held[:80].tolist(), held[80:90].tolist(), held[90:].tolist()]

@@ -7,7 +7,7 @@ import pytest
 
 from fedsim.common.errors import ConfigError
 from fedsim.data.federated_data import FederatedData, Split, Task, label_counts
-from fedsim.data.split import Fractions, federate
+from fedsim.data.split import Division, Fractions, federate
 from fedsim.data.unseen_clients import with_unseen
 
 CLIENTS = 12
@@ -19,7 +19,12 @@ def divided(fractions: Fractions = (0.6, 0.2, 0.2), seed: int = 4) -> FederatedD
     task = Task.from_arrays(np.arange(480.0).reshape(240, 2), draws.integers(0, 3, 240))
     options = {"sizes": "lognormal", "sigma": 0.3}
     return federate(
-        task, n_clients=CLIENTS, partitioner="iid", options=options, fractions=fractions, seed=seed
+        task,
+        n_clients=CLIENTS,
+        partitioner="iid",
+        options=options,
+        division=Division(fractions=fractions),
+        seed=seed,
     )
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config
+from fedsim.engine.event_loop import EventLoop
 from fedsim.invariants import check
 from fedsim.records import checkpoint
 from fedsim.records.manifest import read_manifest
@@ -40,9 +41,9 @@ def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
     assert not {"conflicts.parquet", "audit.parquet"} & {path.name for path in whole.folder.iterdir()}
     between = Checkpointer.between
 
-    def stopping(checkpointer: Checkpointer) -> None:
+    def stopping(checkpointer: Checkpointer, event_loop: EventLoop) -> None:
         checkpointer.interrupts.asked = checkpointer.run_state.step == 6
-        between(checkpointer)
+        between(checkpointer, event_loop)
 
     with monkeypatch.context() as patched:
         patched.setattr(Checkpointer, "between", stopping)

@@ -31,7 +31,7 @@ SPEC = ServerSpec(
 
 
 def test_the_parts_add_up() -> None:
-    found = memory.predict(SPEC, sync(10), data_bytes=10**6, trace_bytes=10**5, workers=0)
+    found = Footprint(SPEC, sync(10), data_bytes=10**6, trace_bytes=10**5, workers=0).parts()
     assert found["total"] == sum(n for part, n in found.items() if part != "total")
     assert found["history"] == 1010 * 4000
     assert found["gram"] == 2 * 1010**2 * 8
@@ -55,21 +55,21 @@ def test_updates_for_a_selector_cost_a_history_more() -> None:
 
 def test_every_part_is_on_the_page() -> None:
     page = (Path(__file__).parents[3] / "docs" / "memory.md").read_text(encoding="utf-8")
-    for part in set(memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0)) - {"total"}:
+    for part in set(Footprint(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0).parts()) - {"total"}:
         assert re.search(rf"^\|[^|]*`{part}`[^|]*\|", page, re.MULTILINE), part
 
 
 def test_workers_and_old_versions_cost_memory() -> None:
-    inline = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0)
-    two = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=2)
-    buffered = memory.predict(SPEC, fedbuff(100, 10), data_bytes=0, trace_bytes=0, workers=0)
+    inline = Footprint(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0).parts()
+    two = Footprint(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=2).parts()
+    buffered = Footprint(SPEC, fedbuff(100, 10), data_bytes=0, trace_bytes=0, workers=0).parts()
     assert two["processes"] == 4 * inline["processes"], "the run's own, the server's and two workers"
     assert buffered["parameters"] > inline["parameters"]
 
 
 def test_what_clients_keep_costs_memory() -> None:
     def kept(method: ClientMethod) -> int:
-        found = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0, method=method)
+        found = Footprint(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0, method=method).parts()
         return found["kept"]
 
     assert kept(ClientMethod()) == 0
@@ -89,7 +89,7 @@ def test_of_replayed_updates_those_of_the_attackers_alone_cost_memory() -> None:
 
 def test_the_plan_of_the_history_decides_what_it_takes() -> None:
     def found(plan: HistoryPlan, server: ServerSpec = SPEC) -> tuple[int, int]:
-        parts = memory.predict(server, sync(10), data_bytes=0, trace_bytes=0, workers=0, history=plan)
+        parts = Footprint(server, sync(10), data_bytes=0, trace_bytes=0, workers=0, history=plan).parts()
         return parts["history"], parts["gram"]
 
     assert found(HistoryPlan(10, 1000, "bfloat16")) == (10 * 4000 + 1000 * 2000, 2 * 1010**2 * 8)

@@ -14,8 +14,7 @@ from fedsim.cli.observers import watching
 from fedsim.cli.options import WatchedTraining
 from fedsim.common.errors import ManySteps
 from fedsim.runs.fork import fork
-from fedsim.runs.progress import _Line, line, shown
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress, _Line, line, shown
 from small import run, small
 
 ALWAYS = {"scenario": "always_on", "horizon": "1d"}

@@ -22,7 +22,7 @@ from fedsim.records.run_folder import lock
 from fedsim.runs import simulate as simulation
 from fedsim.runs.fork import At, fork
 from fedsim.runs.memory_estimate import Footprint
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 from fedsim.runs.resume import resume
 from fedsim.runs.simulate import simulate
 from fedsim.worlds.trace import Trace

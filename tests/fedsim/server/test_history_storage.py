@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError
 from fedsim.config.run import MemorySection
-from fedsim.server.history_storage import HistoryPlan, HistorySize, choose, choose_together
+from fedsim.server.history_storage import HistoryPlan, HistorySize, choose
 
 SIZE = HistorySize(present=10, remembered=1000, columns=500, layers=2)
 GRAM = 2 * 8 * 1010**2
 FULL = 4 * 500 * 1010
 HALF = 4 * 500 * 10 + 2 * 500 * 1000
+
+
+def alone(size: HistorySize, **limits: Any) -> HistoryPlan:
+    (plan,) = choose([size], **limits)
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -29,7 +36,7 @@ HALF = 4 * 500 * 10 + 2 * 500 * 1000
 def test_on_the_processor_rows_and_products_share_the_budget(
     budget: int | None, rung: str, capped: bool
 ) -> None:
-    plan = choose(SIZE, budget=budget)
+    plan = alone(SIZE, budget=budget)
     assert (plan.rung, plan.capped) == (rung, capped)
     assert plan.remembered == 1000 - capped
 
@@ -47,13 +54,13 @@ def test_on_the_processor_rows_and_products_share_the_budget(
 def test_a_gpu_gives_the_rows_away_only_when_it_must(
     budget: int, host_budget: int | None, rung: str, remembered: int
 ) -> None:
-    plan = choose(SIZE, budget=budget, host_budget=host_budget, device="cuda")
+    plan = alone(SIZE, budget=budget, host_budget=host_budget, device="cuda")
     assert (plan.rung, plan.remembered, plan.capped) == (rung, remembered, remembered < 1000)
 
 
 @given(budget=st.integers(10**5, 3 * 10**7), slots=st.none() | st.integers(1, 2000))
 def test_the_choice_fits_and_one_row_more_would_not(budget: int, slots: int | None) -> None:
-    plan = choose(SIZE, budget=budget, slots=slots)
+    plan = alone(SIZE, budget=budget, slots=slots)
     assert _bytes(plan) <= budget
     assert plan.capped == (plan.remembered < SIZE.remembered)
     wanted = min(SIZE.remembered, slots or SIZE.remembered)
@@ -86,25 +93,25 @@ def test_the_resolved_table_asks_for_the_same_plan(budget: int | None, slots: in
 def test_what_cannot_be_met_is_refused() -> None:
     least = r"memory\.budget: expected at least 22\.\d KiB, for 10 rows of one step and 1 remembered, found 20\.0 KiB"
     with pytest.raises(ConfigError, match=least):
-        choose(SIZE, budget=20 * 1024)
+        alone(SIZE, budget=20 * 1024)
     with pytest.raises(ConfigError, match=r"memory\.host_budget: expected at least .* found 1\.0 KiB"):
-        choose(SIZE, host_budget=1024, device="cuda")
+        alone(SIZE, host_budget=1024, device="cuda")
     with pytest.raises(ConfigError, match=r"memory\.history: 'host_bfloat16' .*closest 'bfloat16'"):
-        choose(SIZE, wish="host_bfloat16")
+        alone(SIZE, wish="host_bfloat16")
     with pytest.raises(
         ConfigError, match=r"memory\.host_budget: found 1\.0 KiB, but the server is on the processor"
     ):
-        choose(SIZE, host_budget=1024)
+        alone(SIZE, host_budget=1024)
 
 
 def test_a_rule_without_memory_needs_no_ladder() -> None:
     size = HistorySize(present=10, remembered=0, columns=500, layers=0)
-    assert choose(size, budget=10**6, slots=5) == HistoryPlan(10, 0)
+    assert alone(size, budget=10**6, slots=5) == HistoryPlan(10, 0)
 
 
 def test_a_plan_says_what_it_is() -> None:
-    assert choose(SIZE).words() == "1,000 remembered rows in float32 on the server's device"
-    capped = choose(SIZE, slots=7, wish="host_bfloat16", device="cuda")
+    assert alone(SIZE).words() == "1,000 remembered rows in float32 on the server's device"
+    capped = alone(SIZE, slots=7, wish="host_bfloat16", device="cuda")
     assert capped.words() == "7 remembered rows in bfloat16 on the host, the oldest given up for new ones"
 
 
@@ -113,14 +120,9 @@ def test_a_plan_says_what_it_is() -> None:
 OTHER = HistorySize(present=10, remembered=200, columns=500, layers=1)
 
 
-@given(budget=st.none() | st.integers(10**5, 3 * 10**7), slots=st.none() | st.integers(1, 2000))
-def test_one_history_is_planned_as_it_is_alone(budget: int | None, slots: int | None) -> None:
-    assert choose_together([SIZE], budget=budget, slots=slots) == [choose(SIZE, budget=budget, slots=slots)]
-
-
 @given(budget=st.integers(2 * 10**5, 3 * 10**7), slots=st.none() | st.integers(1, 2000))
 def test_two_share_a_rung_and_fit_together(budget: int, slots: int | None) -> None:
-    first, second = choose_together([SIZE, OTHER], budget=budget, slots=slots)
+    first, second = choose([SIZE, OTHER], budget=budget, slots=slots)
     assert first.rung == second.rung
     rows = first.row_bytes(500) + second.row_bytes(500)
     assert rows + first.gram_bytes(2) + second.gram_bytes(1) <= budget
@@ -129,15 +131,15 @@ def test_two_share_a_rung_and_fit_together(budget: int, slots: int | None) -> No
     for plan, size in ((first, SIZE), (second, OTHER)):
         assert plan.present == size.present
         assert plan.capped == (plan.remembered < size.remembered)
-    again = choose_together([SIZE, OTHER], wish=first.rung, slots=first.remembered if first.capped else None)
+    again = choose([SIZE, OTHER], wish=first.rung, slots=first.remembered if first.capped else None)
     assert again == [first, second], "the rung and the slots alone give the same plans"
 
 
 def test_a_rule_without_memory_leaves_all_room_to_the_selector() -> None:
     forgetful = HistorySize(present=10, remembered=0, columns=500, layers=0)
-    both, alone = choose_together([forgetful, SIZE], budget=HALF + GRAM), choose(SIZE, budget=HALF + GRAM)
+    both, one = choose([forgetful, SIZE], budget=HALF + GRAM), alone(SIZE, budget=HALF + GRAM)
     assert both[0].remembered == 0
-    assert alone.remembered * 0.95 <= both[1].remembered <= alone.remembered
+    assert one.remembered * 0.95 <= both[1].remembered <= one.remembered
     tiny = HistorySize(present=1, remembered=9, columns=500, layers=0)
     with pytest.raises(ConfigError, match="memory: expected room for a remembered row of the rule and one"):
-        choose_together([tiny, tiny], budget=4 * 500 * 2 + 2 * 500)
+        choose([tiny, tiny], budget=4 * 500 * 2 + 2 * 500)

@@ -16,7 +16,7 @@ from fedsim.common.units import US
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 from fedsim.runs.resume import resume
 from fedsim.training.attack import Adversary, Message, attacked
 from fedsim.training.job import Cohort, Report, nth_jobs

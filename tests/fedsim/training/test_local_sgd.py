@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsim.data.federated_data import FederatedData
-from fedsim.data.split import federate
+from fedsim.data.split import Division, federate
 from fedsim.data.tasks.digits import digits
 from fedsim.training.job import Job
 from fedsim.training.local_sgd import ClientTools, Descent
@@ -42,7 +42,7 @@ def data() -> FederatedData:
         n_clients=20,
         partitioner="iid",
         options={"sizes": "lognormal"},
-        fractions=(0.7, 0.1, 0.2),
+        division=Division(fractions=(0.7, 0.1, 0.2)),
         seed=0,
     )
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedsim.config.train import AugmentSection, TrainSection
 from fedsim.data.federated_data import FederatedData, Split
-from fedsim.data.split import federate
+from fedsim.data.split import Division, federate
 from fedsim.data.tasks.digits import digits
 from fedsim.training import augmentation as augment
 from fedsim.training import client_method as client
@@ -45,7 +45,14 @@ SPEC = WorkbenchSpec(
 def data() -> FederatedData:
     task = digits(clients=20, seed=0, data_dir=None)
     options = {"sizes": "lognormal"}
-    return federate(task, n_clients=20, partitioner="iid", options=options, fractions=(0.7, 0.1, 0.2), seed=0)
+    return federate(
+        task,
+        n_clients=20,
+        partitioner="iid",
+        options=options,
+        division=Division(fractions=(0.7, 0.1, 0.2)),
+        seed=0,
+    )
 
 
 def start() -> torch.Tensor:

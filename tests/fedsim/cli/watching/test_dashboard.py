@@ -22,7 +22,7 @@ from fedsim.cli.watching.dashboard import Dashboard, dashboard
 from fedsim.cli.watching.dashboard_state import Arm, Picture
 from fedsim.cli.watching.dashboard_view import ASCII_BARS, BARS, View, number, sparkline
 from fedsim.common.units import show_us, show_wall
-from fedsim.runs.result import Progress
+from fedsim.runs.progress import Progress
 from fedsim.runs.simulate import simulate
 from small import run, small
 

@@ -9,7 +9,7 @@ import inputs
 from fedsim.common import plugins
 from fedsim.common.errors import DataError
 from fedsim.data.federated_data import Task
-from fedsim.data.split import federate
+from fedsim.data.split import Division, federate
 from fedsim.data.tasks.adult import COLUMNS, FEATURES, PHD
 
 LINE = (
@@ -119,7 +119,7 @@ def test_the_real_clients_have_the_published_sizes(real: Task) -> None:
 
 
 def test_the_public_test_set_is_kept_as_it_is(real: Task) -> None:
-    data = federate(real, n_clients=2, pool="official", fractions=(1.0, 0.0, 0.0), seed=3)
+    data = federate(real, n_clients=2, division=Division(pool="official", fractions=(1.0, 0.0, 0.0)), seed=3)
     assert data.train.sizes.tolist() == [413, 32_148]
     assert data.test.sizes.tolist() == [181, 16_100]
     assert real.official_test[data.test.indices].all()

@@ -1,0 +1,164 @@
+"""Refuses combinations of options that no table of the configuration can check alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsim.common.errors import ConfigError
+from fedsim.config.run import RunConfig
+from fedsim.data.federated_data import FederatedData
+from fedsim.server.rule import Algorithm
+from fedsim.server.server import ServerSpec
+from fedsim.training.attacked_jobs import relabelled
+from fedsim.training.augmentation import check_images
+from fedsim.training.client_method import ClientMethod
+from fedsim.training.network import Network
+from fedsim.training.precision import lowered
+from fedsim.training.settings import WorkbenchSpec
+from fedsim.worlds.trace import MODELLED
+from fedsim.worlds.world import World
+
+Ints = NDArray[np.int64]
+
+
+def check_parts(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
+    """Refuse a rule, a pacing, client methods, attacks, splits or audits that do not fit each other or the data."""
+    _check_start(config, server)
+    _check_rule(config, server, data)
+    _check_halves(config, server.algorithm(), bench.method())
+    least = config.pacing.pacing().least_candidates
+    if least > server.n_clients:
+        raise ConfigError(
+            f"pacing.least_candidates: expected at most {server.n_clients}, the number of clients, found {least}"
+        )
+    for adversary in bench.adversaries:
+        relabelled(adversary, adversary.attack(), torch.arange(bench.n_classes), bench.n_classes)
+    _check_splits(config, data)
+    if bench.sgd.augment is not None:
+        check_images(bench.sgd.augment, bench.in_shape)
+    if config.audit.every and bench.method().keeps:
+        raise ConfigError(
+            f"audit: clients keep state from job to job (client method {config.client.name!r}, or an attack that "
+            "replays), and the audit's jobs would change it: use another method, or no audit"
+        )
+
+
+def _check_start(config: RunConfig, server: ServerSpec) -> None:
+    """Refuse what takes updates of the current model for granted, if clients start from the models that they hold."""
+    if server.algorithm().start == "current":
+        return
+    last = f"rule {server.rule!r} starts clients from the models that they received last"
+    if server.rows != "start":
+        raise ConfigError(f"algorithm.rows: {last}: expected 'start', found {server.rows!r}")
+    if server.late_rows:
+        raise ConfigError(f"pacing.late: {last}: expected 'drop' or 'keep', found 'history'")
+    if config.audit.every:
+        raise ConfigError(
+            f"audit.every: {last}, and an audit starts all from the current one: expected 0, found {config.audit.every}"
+        )
+
+
+def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> None:
+    """Refuse a rule that lacks what the pacing asks of it, or that asks for more than the training gives."""
+    needs = server.algorithm().needs
+    if server.late_rows and not needs.memory:
+        raise ConfigError(
+            f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
+            "'drop', or give it a memory with the wrapper 'external' or 'with_absent'"
+        )
+    if needs.gradients:
+        _check_gradients(config, data.train.sizes)
+
+
+def _check_gradients(config: RunConfig, sizes: Ints) -> None:
+    """Refuse training in which a job is not one gradient step on all samples; clients have `sizes` [K] samples."""
+    train = config.train
+    wants = f"rule {config.algorithm.name!r} wants one gradient step on all samples of a client"
+    if train.batch_size != "full" and train.batch_size < sizes.max(initial=0):
+        raise ConfigError(
+            f"train.batch_size: {wants}: expected 'full', found {train.batch_size}, and client {sizes.argmax()} has "
+            f"{sizes.max()} samples"
+        )
+    if train.epochs != 1:
+        raise ConfigError(f"train.epochs: {wants}: expected 1, found {train.epochs}")
+    if train.momentum:
+        raise ConfigError(f"train.momentum: {wants}: expected 0, found {train.momentum}")
+    if (mode := config.cost.completeness.mode) != "all":
+        raise ConfigError(f"cost.completeness.mode: {wants}: expected 'all', found {mode!r}")
+
+
+def _check_halves(config: RunConfig, algorithm: Algorithm, method: ClientMethod) -> None:
+    """Refuse a rule without the client method that it is one half of, and the reverse."""
+    rule, client = config.algorithm.name, config.client.name
+    if algorithm.client not in ("", client):
+        raise ConfigError(
+            f"client.name: rule {rule!r} is one half of a method: expected {algorithm.client!r}, found {client!r}"
+        )
+    if method.rule not in ("", rule):
+        raise ConfigError(
+            f"algorithm.name: client {client!r} is one half of a method: expected {method.rule!r}, found {rule!r}"
+        )
+    down, up = (algorithm.sends, method.receives), (method.sends, algorithm.receives)
+    for (sent, received), sender, receiver in (
+        (down, "rule", "client method"),
+        (up, "client method", "rule"),
+    ):
+        if sent != received:
+            raise ConfigError(
+                f"client.name: rule {rule!r} and client method {client!r} do not fit: the {sender} sends the vectors "
+                f"{list(sent)} and the {receiver} receives {list(received)}"
+            )
+
+
+def _check_splits(config: RunConfig, data: FederatedData) -> None:
+    """Refuse evaluations on a split without samples."""
+    for split in (config.evaluate.split, *config.evaluate.also):
+        if not len(data.splits()[split].indices):
+            key = "split" if split == config.evaluate.split else "also"
+            raise ConfigError(
+                f"evaluate.{key}: no client has samples of {split!r}: give it a share in task.fractions, or "
+                "use another split"
+            )
+
+
+def check_precision(network: Network, bench: WorkbenchSpec) -> None:
+    """Refuse a precision in which this processor cannot compute the model; a GPU is not checked here."""
+    if bench.sgd.precision != "bfloat16" or bench.device.startswith("cuda"):
+        return
+    module, was_training = network.module, network.module.training
+    try:
+        with torch.no_grad(), lowered(bench.sgd.precision, torch.device(bench.device)):
+            module.eval()(torch.zeros(1, *bench.in_shape))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"train.precision: model {network.name!r} cannot compute in 'bfloat16' on this machine: {error}; "
+            "use 'float32'"
+        ) from error
+    finally:
+        module.train(was_training)
+
+
+def check_ends(config: RunConfig, world: World) -> None:
+    """Refuse a run that would never end, or end without a step."""
+    pacing, dropout = config.pacing.pacing(), config.dropout
+    empty = config.cost.payload == 0
+    if config.stop.steps is None and {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled):
+        none = "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
+        raise ConfigError(
+            f"stop.steps: required, because the world models no {none}: jobs take zero time, and "
+            "stop.time is never reached; [world.join] takes speeds from another world, such as the file of "
+            "`fedsim trace make always_on -o devices.parquet`"
+        )
+    if pacing.least_candidates > 1 and pacing.least_candidates > (most := world.most_online()):
+        raise ConfigError(
+            f"pacing.least_candidates: expected at most {most}, as many clients as this world ever has online "
+            f"together, found {pacing.least_candidates}"
+        )
+    counts = pacing.refill == "arrival" and pacing.deadline_us is None
+    if dropout.chance == 1 and dropout.law == "same" and counts:
+        raise ConfigError(
+            "dropout.chance: expected less than 1, because the server waits for enough updates before it steps: "
+            "1 loses every job, so it would never step"
+        )
