@@ -354,9 +354,8 @@ def _changed_trainer(state: State, before: RunSpec, after: RunSpec) -> dict[str,
     same = all(getattr(after.server, name) == getattr(before.server, name) for name in rule)
     server.inherit(trainer["server"], same_rule=same)
     trainer["server"] = server.save()
-    if (
-        sent := server.algorithm.sends
-    ) != sends:  # running jobs are repeated without the former rule's vectors
+    sent = server.algorithm.sends
+    if sent != sends:  # running jobs are repeated without the former rule's vectors
         P = len(server.params)
         trainer["starts"] = [sent_with(start[:P], {}, sent) for start in trainer["starts"]]
     return trainer
