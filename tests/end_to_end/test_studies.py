@@ -56,7 +56,7 @@ def test_a_study_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
     else:
         sets += ["--set", "run.stop={steps=1}"]
     if path.stem == "memory":
-        sets += ["--set", "run.stop={steps=2}", "--set", "axes.memory.fedfv_150.audit={every=1, clients=20}"]
+        sets += ["--set", "run.stop={steps=2}", "--set", "axes.memory.fedfv_50.audit={every=1, clients=20}"]
     compare, tune = load_study(path).compare, load_study(path).tune
     if compare and compare.last > 1:
         sets += ["--set", "compare.last=1"]
@@ -80,7 +80,7 @@ def test_a_study_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
         text = said("compare", str(study.folder), "--components", place=tmp_path)
         assert text.count("data_seed × world_seed") == 6, "for two metrics: two rules and their difference"
     if path.stem == "memory":
-        audited = [study.run(cell) for cell in study.finished if cell.levels["memory"] == "fedfv_150"]
+        audited = [study.run(cell) for cell in study.finished if cell.levels["memory"] == "fedfv_50"]
         assert len(audited) == 4
         assert all(len(run.frame("audit")) for run in audited)
 
