@@ -92,3 +92,9 @@ def test_a_mutant_that_no_test_runs_survives() -> None:
     assert mutants.forked(lambda: mutants.first_failure([], None), 5) == ("done", None)
     assert mutants.forked(lambda: mutant.key, 5) == ("done", mutant.key)
     assert mutants.forked(lambda: 1 // 0, 5)[0] == "crash"
+
+
+def test_changes_that_make_no_difference_are_of_code_that_is_there() -> None:
+    root = Path(__file__).resolve().parents[2]
+    for file, before, _ in mutants.equivalents():
+        assert " ".join(before.split()) in " ".join((root / file).read_text(encoding="utf-8").split()), file
