@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Cell, Point, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.study_curves import study_curves
+from fedsim.analysis.plots.variance_shares import variance_shares
 from fedsim.analysis.report.audit_section import audit_blocks, audited
 from fedsim.analysis.report.difference_block import difference_block
 from fedsim.analysis.report.document import (
@@ -42,6 +43,7 @@ from fedsim.analysis.report.participation_sections import study_participation_bl
 from fedsim.analysis.report.report import overview_blocks, report_command, write_report
 from fedsim.analysis.statistics.interaction import interactions
 from fedsim.analysis.statistics.paired import PairedDifference, differences
+from fedsim.analysis.statistics.variance.study_components import factors_of, variance_components
 from fedsim.analysis.tables.difference_tables import PLACES, by_axis, conditions, interaction_of, notes
 from fedsim.analysis.tables.published_tables import published_frames
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
@@ -89,6 +91,7 @@ def _blocks(study: Study, out: Path) -> Iterator[Block]:
         yield from _published(study)
         yield from _ends(study, metrics)
         yield from _differences(study, metrics)
+        yield from _components(study, metrics)
         yield from _curves(study, metrics)
         yield from study_participation_blocks(study)
         yield from _audits(study)
@@ -256,6 +259,25 @@ def _drawn(name: str, differences: Sequence[PairedDifference], levels: Sequence[
         number = f"-{part + 1}" if len(places) > _PANELS else ""
         figure = f"difference-{name}{number}".replace("_", "-")
         yield Figure(figure, partial(paired_differences, chosen, levels))
+
+
+def _components(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
+    """Yield the shares of data, world and training in the variance, if the study crosses their seeds."""
+    try:
+        factors_of(study)
+    except FolderError:
+        return
+    yield Heading("Data, world or training?")
+    figures = []
+    for at, metric in product(points_of(study), metrics):
+        try:
+            found = variance_components(study, metric, at)
+        except (ConfigError, RunError) as error:
+            yield Text(f"{heading_of(metric)} not divided: {error}.")
+        else:
+            name = f"variance-{at}-{metric}".replace("_", "-")
+            figures.append(Figure(name, partial(variance_shares, found)))
+    yield Gallery(tuple(figures))
 
 
 def _curves(study: Study, metrics: Sequence[str]) -> Iterator[Block]:

@@ -56,13 +56,8 @@ def _table(study: Study, found: Sequence[VarianceComponents]) -> Table:
 
 def _rows(found: VarianceComponents) -> Iterator[tuple[str, ...]]:
     """Yield the lines of one block: the mean, each component and their sum."""
-    yield _name(found), "mean", "", plain(found.mean), ""
+    yield found.name.replace(" minus ", "\nminus "), "mean", "", plain(found.mean), ""
     for each in found.components:
         share = 100 * found.share(each)
         yield "", " × ".join(each.factors), str(each.df), plain(math.sqrt(each.variance)), fixed(share, 1)
     yield "", "one run", "", plain(math.sqrt(found.variance)), "100.0" if found.variance > 0 else "–"
-
-
-def _name(found: VarianceComponents) -> str:
-    levels = ", ".join(f"{axis}={level}" for axis, level in found.levels.items()) or "all"
-    return levels if found.baseline is None else f"{levels}\nminus {found.baseline}"

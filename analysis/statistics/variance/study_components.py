@@ -43,6 +43,12 @@ class VarianceComponents:
     """The level of `axis` that is subtracted."""
 
     @property
+    def name(self) -> str:
+        """The levels in words, such as `rule=fedfv minus fedavg`."""
+        levels = ", ".join(f"{axis}={level}" for axis, level in self.levels.items()) or "all"
+        return levels if self.baseline is None else f"{levels} minus {self.baseline}"
+
+    @property
     def variance(self) -> float:
         """The variance of one run whose seeds are all drawn anew: the sum of the components."""
         return sum(each.variance for each in self.components)

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from matplotlib.patches import Rectangle
 from typer.testing import CliRunner
 
 from fedsim import analysis
 from fedsim.analysis.opening.study import Study
+from fedsim.analysis.plots.variance_shares import variance_shares
+from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.variance.anova import components
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError, FolderError, RunError
@@ -144,3 +147,22 @@ def test_what_does_not_go_together_is_refused(study: Study, more: list[str], opt
 def test_a_run_has_no_components(study: Study) -> None:
     with pytest.raises(ConfigError, match="--components: it is for studies"):
         compared(study.cells[0].folder, "--components", code=2)
+
+
+def test_the_picture_has_a_bar_for_each_level_and_shares_that_fill_it(study: Study) -> None:
+    found = analysis.variance_components(study, "mean_percent")
+    picture = variance_shares(found)
+    (ax,) = picture.figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == [each.name for each in found]
+    widths = np.array([bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)])
+    shares = [[100 * each.share(part) for part in each.components] for each in found]
+    assert pytest.approx(np.array(shares)) == widths.reshape(len(found[0].components), len(found)).T
+    assert [key.label for key in picture.keys] == [" × ".join(part.factors) for part in found[0].components]
+
+
+def test_the_report_of_a_study_of_seeds_shows_their_shares(study: Study, tmp_path: Path) -> None:
+    shown = study_document(study, tmp_path / "r.html").figures
+    assert "variance-end-mean-percent" in shown
+    axes = {axis: {level: {} for level in levels} for axis, levels in AXES.items()}  # they set something else
+    other = study_document(study_of(tmp_path / "s", levels=axes), tmp_path / "r.html").figures
+    assert not [name for name in other if name.startswith("variance")]
