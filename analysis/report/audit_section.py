@@ -9,16 +9,11 @@ from fedsim.analysis.opening.run import Run
 from fedsim.analysis.plots.audit_by_age import audit_by_age
 from fedsim.analysis.plots.audit_losses import audit_losses
 from fedsim.analysis.report.document import Block, Column, Figure, Gallery, Heading, Text, frame_table
-from fedsim.analysis.statistics.audit import audit_frame, by_age, by_run, realised
+from fedsim.analysis.statistics.audit import audit_frame, audited, by_age, by_run, realised
 from fedsim.analysis.tables.audit_tables import advice, interval_note
 
 _SHARES = ("cosine", "norm_ratio", "reported", "real", "precision", "recall", "agreement")
 _UNITS = {"change": 4, "change_low": 4, "change_high": 4, "worse": 2, "against": 2}
-
-
-def audited(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that recorded an audit."""
-    return [run for run in runs if len(run.audit)]
 
 
 def audit_blocks(runs: Sequence[Run], prefix: str, title: str) -> Iterator[Block]:

@@ -19,7 +19,7 @@ from fedsim.analysis.opening.study import Cell, Point, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.study_curves import study_curves
 from fedsim.analysis.plots.variance_shares import variance_shares
-from fedsim.analysis.report.audit_section import audit_blocks, audited
+from fedsim.analysis.report.audit_section import audit_blocks
 from fedsim.analysis.report.difference_block import difference_block
 from fedsim.analysis.report.document import (
     Block,
@@ -41,6 +41,7 @@ from fedsim.analysis.report.document import (
 from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import study_participation_blocks
 from fedsim.analysis.report.report import overview_blocks, report_command, write_report
+from fedsim.analysis.statistics.audit import audited
 from fedsim.analysis.statistics.interaction import interactions
 from fedsim.analysis.statistics.paired import PairedDifference, differences
 from fedsim.analysis.statistics.variance.study_components import factors_of, variance_components

@@ -31,6 +31,11 @@ GROUPS = ("present", "remembered", "unknown")
 """Clients whose update the step uses, absent clients whose update the server remembers, and all others."""
 
 
+def audited(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that recorded an audit."""
+    return [run for run in runs if len(run.audit)]
+
+
 @arguments.checked
 def audit_frame(runs: Run | Sequence[Run], *, labels: bool = False) -> pd.DataFrame:
     """Return the audits of one or several runs as one frame, with a first column `run` and a last column `group`.

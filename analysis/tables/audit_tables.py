@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedsim.analysis.opening.run import Run, open_all
 from fedsim.analysis.opening.study_file import is_study, open_study
-from fedsim.analysis.statistics.audit import audit_frame, by_age, by_run, realised, useful_age
+from fedsim.analysis.statistics.audit import audit_frame, audited, by_age, by_run, realised, useful_age
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.tables.closing import fixed
 from fedsim.common import arguments
@@ -37,8 +37,8 @@ def audit_groups(paths: Sequence[str | Path]) -> dict[str, list[Run]]:
     groups = {run.label: [run] for run in open_all(path for path in folders if not is_study(path))}
     for study in (open_study(path) for path in folders if is_study(path)):
         where = f"{study.folder}: " if len(folders) > 1 else ""
-        audited = [cell for cell in study.finished if len(study.run(cell).frame("audit"))]
-        for cell in audited or study.finished:
+        cells = [cell for cell in study.finished if audited([study.run(cell)])]
+        for cell in cells or study.finished:
             levels = ", ".join(cell.levels.values()) or study.name
             groups.setdefault(f"{where}{levels}", []).append(study.run(cell))
     if not groups:
@@ -136,10 +136,7 @@ def advice(ages: pd.DataFrame) -> str:
             "Too few clients or runs for an interval: whether remembered updates tell conflicts is not known."
         )
     if age is None:
-        noise = ": a memory adds noise here" if than == "chance" else ""
-        return (
-            f"It is not certain at any age that remembered updates tell conflicts better than {than}{noise}."
-        )
+        return f"It is not certain at any age that remembered updates tell conflicts better than {than}."
     older = ages[ages["from_age"] > age]
     beyond = "none was older" if older.empty else "older ones did not"
     if len(older) and older[f"{measure}_low"].isna().iloc[0]:
