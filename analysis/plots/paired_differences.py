@@ -33,7 +33,7 @@ def paired_differences(differences: Sequence[PairedDifference], levels: Sequence
         if where:
             ax.set_title(where, fontsize=9, loc="left", color=ax.xaxis.label.get_color())
     first = differences[0]
-    axes[-1].set_xlabel(f"difference of {heading_of(first.metric)}", fontsize=9)
+    axes[-1].set_xlabel(f"difference of {_in_points(first.metric)}", fontsize=9)
     return Picture(figure, _alt(differences), _caption(first))
 
 
@@ -48,6 +48,12 @@ def _draw(ax: Axes, y: int, each: PairedDifference, index: int) -> None:
         ax.plot(each.interval, (y, y), color=colour, linewidth=2.2, solid_capstyle="butt")
     if each.n:
         ax.plot(each.mean, y, marker=marker, markersize=8, color=colour)
+
+
+def _in_points(metric: str) -> str:
+    """Return the heading of a metric whose differences are shown; those of percentages are in points."""
+    heading = heading_of(metric)
+    return f"{heading.removesuffix(', %')}, points" if heading.endswith(", %") else heading
 
 
 def _caption(first: PairedDifference) -> str:
@@ -72,5 +78,5 @@ def _alt(differences: Sequence[PairedDifference]) -> str:
         )
         words.append(f"{each.level}{where}: mean {each.mean:+.3g}{sure}, {each.n} seeds")
     first = differences[0]
-    title = f"Differences of {heading_of(first.metric)} to {first.baseline}, paired by seed"
+    title = f"Differences of {_in_points(first.metric)} to {first.baseline}, paired by seed"
     return f"{title}. {'; '.join(words)}."

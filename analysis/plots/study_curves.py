@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -51,7 +52,7 @@ def study_curves(
     if by == "step":
         whole_numbers(axes[-1].xaxis)
     over = f"virtual time, {unit}" if by == "time" else "server steps"
-    label_panels(figure, axes, [heading_of(metric).replace(" ", "\n", 1) for metric in metrics], over)
+    label_panels(figure, axes, [textwrap.fill(heading_of(metric), 16) for metric in metrics], over)
     among = f" ({where})" if where else ""
     caption = (
         f"Metrics over {over}{among}: the mean over seeds, with the area from the least to the largest seed, as far as"

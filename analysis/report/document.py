@@ -198,7 +198,11 @@ def frame_table(
 
 
 def heading_of(name: str) -> str:
-    """Return the name of a column as a heading with its unit: `worst10_percent` is `worst 10, %`."""
+    """Return the name of a column as a heading with its unit: `worst10_percent` is `worst 10 % of clients, %`."""
+    if name == "mean_percent":
+        return "mean accuracy, %"
+    if share := re.fullmatch(r"(worst|best)(\d+)_percent", name):
+        return f"{share[1]} {share[2]} % of clients, %"
     for suffix, unit in _UNITS.items():
         if name.endswith(f"_{suffix}"):
             return f"{_spaced(name.removesuffix(f'_{suffix}'))}, {unit}"

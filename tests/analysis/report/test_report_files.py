@@ -178,7 +178,8 @@ def test_numbers_of_any_magnitude_are_short(value: float, text: str) -> None:
 
 
 def test_headings_have_their_units() -> None:
-    assert heading_of("worst10_percent") == "worst 10, %"
+    assert heading_of("mean_percent") == "mean accuracy, %"
+    assert heading_of("worst10_percent") == "worst 10 % of clients, %"
     assert heading_of("variance_percent2") == "variance, %²"
     assert heading_of("angle_rad") == "angle, rad"
     assert heading_of("jain") == "jain"
