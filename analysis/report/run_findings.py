@@ -117,6 +117,7 @@ def against(base: str, level: float | None, few: str = _FEW_CLIENTS, unit: str =
         better="{these} {are} better than {base}",
         worse="{these} {are} worse than {base}",
         unseen="no difference from {base} is seen for {these}",
+        unconfirmed="the rank test does not confirm the difference from {base} for {these}",
         few=few,
         unit=unit,
         base=base,
@@ -179,6 +180,7 @@ def participation_sentence(found: Sequence[Contrast], by: str, counts: set[tuple
         better=f"{who} end above the others with {{these}}",
         worse=f"{who} end below the others with {{these}}",
         unseen=f"no difference between {who} and the others is seen with {{these}}",
+        unconfirmed=f"the rank test does not confirm the difference between {who} and the others with {{these}}",
         few=few,
     )
     text = told(found, claims)

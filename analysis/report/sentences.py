@@ -22,6 +22,8 @@ class Claims:
     better: str
     worse: str
     unseen: str
+    unconfirmed: str = ""
+    """Needed where differences are tested."""
     few: str = "too few observations for an interval"
     """What to say in place of an interval."""
     unit: str = "points"
@@ -31,10 +33,11 @@ class Claims:
 
 
 def told(contrasts: Sequence[Contrast], claims: Claims) -> str:
-    """Return the clauses about differences, one for each verdict that occurs: better, worse, unseen."""
+    """Return the clauses about differences, one for each verdict that occurs."""
     clauses: Mapping[Verdict, str] = {
         "better": claims.better,
         "worse": claims.worse,
+        "unconfirmed": claims.unconfirmed,
         "unseen": claims.unseen,
     }
     parts: list[str] = []

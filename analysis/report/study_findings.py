@@ -162,6 +162,7 @@ def _interaction(
         better="{these} {are} better against {base}",
         worse="{these} {are} worse against {base}",
         unseen="no other difference from {base} is seen for {these}",
+        unconfirmed="the rank test does not confirm another difference from {base} for {these}",
         few=_few(min(each.n for each in family)),
         unit=unit,
         base=base,

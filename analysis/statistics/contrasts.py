@@ -15,7 +15,7 @@ from fedsim.analysis.statistics.fairness import tail_size
 from fedsim.analysis.statistics.paired import Better, t_interval
 from fedsim.analysis.statistics.paired_tests import ALPHA, holm, signed_rank_test
 
-Verdict = Literal["better", "worse", "unseen"]
+Verdict = Literal["better", "worse", "unconfirmed", "unseen"]
 _MANY_DRAWS, _MANY = 10_000, 200
 """Resamples for up to so many clients; of more clients fewer are drawn."""
 
@@ -35,11 +35,11 @@ class Contrast:
 
     @property
     def verdict(self) -> Verdict:
-        """What may be said: `unseen` unless the interval leaves out zero and the test, if any, rejects chance."""
+        """What may be said: `unseen` if the interval holds zero, `unconfirmed` if the test, if any, allows chance."""
         if self.interval is None or not (self.interval[0] > 0 or self.interval[1] < 0):
             return "unseen"
         if self.p is not None and not self.p <= ALPHA:
-            return "unseen"
+            return "unconfirmed"
         return "better" if (self.mean < 0) == (self.better_is == "smaller") else "worse"
 
 

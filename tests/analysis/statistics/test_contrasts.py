@@ -15,8 +15,8 @@ from fedsim.analysis.statistics.fairness import lowest_percent
         ((0.1, 2.0), None, "smaller", "worse"),
         ((-2.0, -0.1), None, "larger", "worse"),
         ((-2.0, -0.1), 0.01, "smaller", "better"),
-        ((0.1, 2.0), 0.06, "larger", "unseen"),
-        ((0.1, 2.0), float("nan"), "larger", "unseen"),
+        ((0.1, 2.0), 0.06, "larger", "unconfirmed"),
+        ((0.1, 2.0), float("nan"), "larger", "unconfirmed"),
         ((0.0, 2.0), None, "larger", "unseen"),
         ((-1.0, 0.0), None, "larger", "unseen"),
         ((0.0, 0.0), 0.001, "larger", "unseen"),
@@ -76,6 +76,6 @@ def test_seeds_need_the_corrected_test_beside_the_interval() -> None:
     one, two = by_seed([("a", values, "larger"), ("b", -values, "larger")])
     assert one.interval is not None
     assert one.interval[0] > 0
-    assert [one.verdict, two.verdict] == ["unseen", "unseen"], "2 comparisons: 2 * 2^-5 > 0.05"
+    assert [one.verdict, two.verdict] == ["unconfirmed", "unconfirmed"], "2 comparisons: 2 * 2^-5 > 0.05"
     few = by_seed([("a", values[:2], "larger")])[0]
     assert (few.interval, few.verdict) == (None, "unseen")
