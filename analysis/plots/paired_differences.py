@@ -78,5 +78,5 @@ def _alt(differences: Sequence[PairedDifference]) -> str:
         )
         words.append(f"{each.level}{where}: mean {each.mean:+.3g}{sure}, {each.n} seeds")
     first = differences[0]
-    title = f"Differences of {_in_points(first.metric)} to {first.baseline}, paired by seed"
+    title = f"Differences from {first.baseline} in {_in_points(first.metric)}, paired by seed"
     return f"{title}. {'; '.join(words)}."
