@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,27 +86,31 @@ def run_cells(config: StudyConfig, source: str, running: Running, again: str) ->
     count = count_of(running.jobs, "--jobs", least=1)
     if not running.dry_run and workers_of(count) > 1:
         begin_imports()  # the processes import torch while this one does
-    from fedsim.studies.tune import to_tune
+    from fedsim.studies.tune import provisional, to_tune
 
     if to_tune(config):
-        config = _tuned(config, source, running, again)
+        chosen = _tuned(config, source, running, again)
+        if chosen is None:  # cells that ran with other values than the first count as unfinished
+            config, running = provisional(config), replace(running, force=True)
+        else:
+            config = chosen
     if outcome := _run(config, source, running, again):
         _close(outcome, again)
 
 
-def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> StudyConfig:
+def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> StudyConfig | None:
     """Run the unfinished cells of the tuning study, and return the study with the values that it chose.
 
-    With `--dry-run`, every level has the first value until the tuning study is done.
+    With `--dry-run`, return None until the tuning study is done.
     """
     from fedsim.studies.run import opened
-    from fedsim.studies.tune import provisional, tuned, tuning_study, tuning_table
+    from fedsim.studies.tune import tuned, tuning_study, tuning_table
 
     tuning = tuning_study(config, source)
     outcome = _run(tuning, source, running, again)
     if outcome is None:
         tried = opened(tuning, source, running.out, force=running.force)
-        return provisional(config) if tried.left else tuned(config, tried.path)
+        return None if tried.left else tuned(config, tried.path)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     config = tuned(config, outcome.folder)

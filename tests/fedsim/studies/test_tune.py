@@ -186,6 +186,13 @@ def test_a_dry_run_estimates_both_studies(tmp_path: Path, capsys: pytest.Capture
         main(["study", str(file), "--out", str(tmp_path / "runs"), "--dry-run"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.count(" done, 0 left") == 2  # with the values that were chosen
+    file.write_text(tomli_w.dumps(tables(tune=TUNE | {"values": [*VALUES, 1.0]})))
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(file), "--out", str(tmp_path / "runs"), "--dry-run"])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "16: 12 done, 4 left" in printed
+    assert "2: 0 done, 2 left" in printed, "another value may be chosen"
 
 
 def test_the_ends_of_the_values_are_named() -> None:
