@@ -2,7 +2,7 @@
 
     python benchmarks/interval_coverage.py --replicates 1000
 
-prints the table of docs/results/coverage.md.
+prints the table of docs/statistics.md.
 """
 
 from __future__ import annotations
