@@ -21,9 +21,8 @@ class Claims:
 
     better: str
     worse: str
+    unconfirmed: str
     unseen: str
-    unconfirmed: str = ""
-    """Needed where differences are tested."""
     few: str = "too few observations for an interval"
     """What to say in place of an interval."""
     unit: str = "points"
