@@ -133,8 +133,8 @@ class TuneSection(Section):
     levels: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
     """The levels of other axes at which values are tried, by axis; by default all."""
     chosen: dict[str, Any] = Field(default_factory=dict)
-    """The value of each level of the axis, which `fedsim study` writes into the study's folder. Where it is given,
-    nothing is tried."""
+    """The value of each level of the axis that is not skipped, which `fedsim study` writes into the study's folder.
+    Where it is given, nothing is tried."""
 
 
 class ScaleSection(Section):
@@ -212,7 +212,8 @@ class StudyConfig(Section):
             yield (
                 f"tune.seeds: expected none of the study's seeds, so that its results do not choose, found {shared[0]}"
             )
-        if tune.chosen and (missing := [x for x in self.axes.get(tune.axis, ()) if x not in tune.chosen]):
+        used = {levels[tune.axis]: None for levels in self.combinations() if tune.axis in levels}
+        if tune.chosen and (missing := [level for level in used if level not in tune.chosen]):
             yield f"tune.chosen: expected a value for each level of {tune.axis!r}, found none for {missing[0]!r}"
 
     def _unknown(self, axis: str, axis_key: str, levels: Iterable[str], level_key: str) -> Iterable[str]:
@@ -319,4 +320,4 @@ def levels_in(levels: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _meets(levels: Levels, rule: Mapping[str, str | tuple[str, ...]]) -> bool:
-    return all(levels[axis] in levels_in(wanted) for axis, wanted in rule.items())
+    return all(levels.get(axis) in levels_in(wanted) for axis, wanted in rule.items())

@@ -20,7 +20,7 @@ from fedsim.studies.grid import cells_of
 from fedsim.studies.key_axis import axis_name, levels_of
 
 Scores = dict[str, dict[str, float]]
-"""By level of the axis and by value: the mean of the metric, NaN where a run failed or is missing."""
+"""By level of the axis that is not skipped, and by value: the mean of the metric, NaN where a run is missing."""
 
 
 def to_tune(study: StudyConfig) -> bool:
@@ -93,7 +93,7 @@ def scores(tune: TuneSection, tried: analysis.Study) -> Scores:
             value: means[level, value] if done.get((level, value)) == planned[level, value] else math.nan
             for value in tried.axes[key]
         }
-        for level in tried.axes[tune.axis]
+        for level in dict.fromkeys(cell.levels[tune.axis] for cell in tried.cells)
     }
 
 

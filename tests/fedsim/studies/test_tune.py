@@ -195,6 +195,24 @@ def test_a_dry_run_estimates_both_studies(tmp_path: Path, capsys: pytest.Capture
     assert "2: 0 done, 2 left" in printed, "another value may be chosen"
 
 
+def test_a_skipped_level_needs_no_value_until_it_is_run(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^s: skip\.0\.rul: there is no axis 'rul'; did you mean 'rule'\?$"
+    ):
+        checked(skip=[{"rul": "fedfv"}])
+    some = tables(skip=[{"rule": "fedfv"}])
+    outcome = studies.study(some, out=tmp_path, jobs=1, device="cpu")
+    assert (outcome.done, outcome.failed) == (1, ())
+    tune = analysis.open_study(outcome.folder).tune
+    assert tune is not None
+    assert list(tune.chosen) == ["fedavg"]
+    outcome = studies.study(tables(), out=tmp_path, jobs=1, device="cpu")
+    assert (outcome.done, outcome.failed) == (2, ())
+    tune = analysis.open_study(outcome.folder).tune
+    assert tune is not None
+    assert list(tune.chosen) == ["fedavg", "fedfv"]
+
+
 def test_the_ends_of_the_values_are_named() -> None:
     tune = checked(tune=TUNE | {"chosen": {"fedavg": 0.3, "fedfv": 0.1}}).tune
     assert tune is not None
