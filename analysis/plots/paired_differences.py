@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from fedsim.analysis.drawing.picture import COLOURS, GREY, Picture, arm_marker, panels
-from fedsim.analysis.report.document import heading_of
+from fedsim.analysis.report.document import heading_of, heading_of_difference
 from fedsim.analysis.statistics.paired import PairedDifference
 
 _BELOW, _SPREAD = 0.27, 0.16
@@ -33,7 +33,7 @@ def paired_differences(differences: Sequence[PairedDifference], levels: Sequence
         if where:
             ax.set_title(where, fontsize=9, loc="left", color=ax.xaxis.label.get_color())
     first = differences[0]
-    axes[-1].set_xlabel(f"difference of {_in_points(first.metric)}", fontsize=9)
+    axes[-1].set_xlabel(f"difference of {_label(first.metric)}", fontsize=9)
     return Picture(figure, _alt(differences), _caption(first))
 
 
@@ -50,10 +50,8 @@ def _draw(ax: Axes, y: int, each: PairedDifference, index: int) -> None:
         ax.plot(each.mean, y, marker=marker, markersize=8, color=colour)
 
 
-def _in_points(metric: str) -> str:
-    """Return the heading of a metric whose differences are shown; those of percentages are in points."""
-    heading = heading_of(metric)
-    return f"{heading.removesuffix(', %')}, points" if heading.endswith(", %") else heading
+def _label(metric: str) -> str:
+    return ", ".join(filter(None, heading_of_difference(metric)))
 
 
 def _caption(first: PairedDifference) -> str:
@@ -78,5 +76,5 @@ def _alt(differences: Sequence[PairedDifference]) -> str:
         )
         words.append(f"{each.level}{where}: mean {each.mean:+.3g}{sure}, {each.n} seeds")
     first = differences[0]
-    title = f"Differences from {first.baseline} in {_in_points(first.metric)}, paired by seed"
+    title = f"Differences from {first.baseline} in {_label(first.metric)}, paired by seed"
     return f"{title}. {'; '.join(words)}."

@@ -209,6 +209,12 @@ def heading_of(name: str) -> str:
     return _spaced(name)
 
 
+def heading_of_difference(name: str) -> tuple[str, str]:
+    """Return the heading of a column and the unit of its differences: those of percentages are in points."""
+    heading, _, unit = heading_of(name).partition(", ")
+    return heading, "points" if unit == "%" else unit
+
+
 def slugs(texts: Iterable[str]) -> list[str]:
     """Return distinct names for texts, safe in file names, addresses and HTML ids."""
     taken: dict[str, None] = {}

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Study
-from fedsim.analysis.report.document import Finding, Topic, heading_of
+from fedsim.analysis.report.document import Finding, Topic, heading_of, heading_of_difference
 from fedsim.analysis.report.doubts import doubts, examine
 from fedsim.analysis.report.lost_work import Work, lost_work, together, work_of
 from fedsim.analysis.report.run_findings import (
@@ -121,8 +121,7 @@ def _families(study: Study, metrics: Sequence[str]) -> list[list[PairedDifferenc
 
 def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast], study: Study) -> str:
     first = family[0]
-    heading, _, unit = heading_of(first.metric).partition(", ")
-    unit = "points" if first.metric.endswith("_percent") else unit
+    heading, unit = heading_of_difference(first.metric)
     alone = len({each.where for each in family}) == 1 and first.metric.endswith("_percent")
     level = float(first.baseline_values.mean()) if alone else None
     few = _few(min(each.n for each in family))
@@ -157,7 +156,7 @@ def _interaction(
     """Return whether the differences of a metric depend on the axis of `family`, as a clause."""
     first = family[0]
     base = f"{study.baseline(study.axis())} than at {first.axis}={first.baseline}"
-    unit = "points" if metric.endswith("_percent") else heading_of(metric).partition(", ")[2]
+    heading, unit = heading_of_difference(metric)
     claims = Claims(
         better="{these} {are} better against {base}",
         worse="{these} {are} worse against {base}",
@@ -167,7 +166,7 @@ def _interaction(
         unit=unit,
         base=base,
     )
-    words = _WORDS.get(metric, f"in {heading_of(metric).partition(', ')[0]}")
+    words = _WORDS.get(metric, f"in {heading}")
     return f"{words[:1].upper()}{words[1:]}, {told(contrasts, claims)}"
 
 

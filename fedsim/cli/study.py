@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
@@ -84,33 +84,42 @@ def run_cells(config: StudyConfig, source: str, running: Running, again: str) ->
     from fedsim.studies.workers import begin_imports
 
     count = count_of(running.jobs, "--jobs", least=1)
-    if not running.dry_run and workers_of(count) > 1:
+    if running.dry_run:
+        _show_plans(config, source, running, count)
+        return
+    if workers_of(count) > 1:
         begin_imports()  # the processes import torch while this one does
-    from fedsim.studies.tune import provisional, to_tune
+    from fedsim.studies.tune import to_tune
 
     if to_tune(config):
-        chosen = _tuned(config, source, running, again)
-        if chosen is None:  # cells that ran with other values than the first count as unfinished
-            config, running = provisional(config), replace(running, force=True)
-        else:
-            config = chosen
-    if outcome := _run(config, source, running, again):
-        _close(outcome, again)
+        config = _tuned(config, source, running, again)
+    _close(_run(config, source, running, again), again)
 
 
-def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> StudyConfig | None:
-    """Run the unfinished cells of the tuning study, and return the study with the values that it chose.
+def _show_plans(config: StudyConfig, source: str, running: Running, count: int | Literal["auto"]) -> None:
+    """Show what the unfinished cells would cost, those of the tuning study first.
 
-    With `--dry-run`, return None until the tuning study is done.
+    Until that is done, every level has the first value, and cells that ran with another count as unfinished.
     """
+    from fedsim.studies.estimate import plan_study, plan_table
     from fedsim.studies.run import opened
+    from fedsim.studies.tune import provisional, to_tune, tuned, tuning_study
+
+    force = running.force
+    if to_tune(config):
+        tried = opened(tuning_study(config, source), source, running.out, force=force)
+        Terminal().print(plan_table(plan_study(tried, jobs=count)))
+        config = provisional(config) if tried.left else tuned(config, tried.path)
+        force = force or bool(tried.left)
+    folder = opened(config, source, running.out, force=force)
+    Terminal().print(plan_table(plan_study(folder, jobs=count)))
+
+
+def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> StudyConfig:
+    """Run the unfinished cells of the tuning study, and return the study with the values that it chose."""
     from fedsim.studies.tune import tuned, tuning_study, tuning_table
 
-    tuning = tuning_study(config, source)
-    outcome = _run(tuning, source, running, again)
-    if outcome is None:
-        tried = opened(tuning, source, running.out, force=running.force)
-        return None if tried.left else tuned(config, tried.path)
+    outcome = _run(tuning_study(config, source), source, running, again)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     config = tuned(config, outcome.folder)
@@ -118,18 +127,13 @@ def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> St
     return config
 
 
-def _run(config: StudyConfig, source: str, running: Running, again: str) -> Outcome | None:
-    """Run the unfinished cells; with `--dry-run` show what they would cost, and return None."""
+def _run(config: StudyConfig, source: str, running: Running, again: str) -> Outcome:
+    """Run the unfinished cells."""
     from fedsim.studies.progress import board_on
     from fedsim.studies.run import opened, run_study
 
     count, console = count_of(running.jobs, "--jobs", least=1), Terminal()
     folder = opened(config, source, running.out, force=running.force)
-    if running.dry_run:
-        from fedsim.studies.estimate import plan_study, plan_table
-
-        console.print(plan_table(plan_study(folder, jobs=count)))
-        return None
     try:
         with plugins.contained(), board_on(folder, console, running.quiet) as board:
             return run_study(board, jobs=count, device=running.device)

@@ -212,9 +212,10 @@ class StudyConfig(Section):
             yield (
                 f"tune.seeds: expected none of the study's seeds, so that its results do not choose, found {shared[0]}"
             )
-        used = {levels[tune.axis]: None for levels in self.combinations() if tune.axis in levels}
-        if tune.chosen and (missing := [level for level in used if level not in tune.chosen]):
-            yield f"tune.chosen: expected a value for each level of {tune.axis!r}, found none for {missing[0]!r}"
+        if tune.chosen and tune.axis in self.axes:
+            used = dict.fromkeys(levels[tune.axis] for levels in self.combinations())
+            if missing := [level for level in used if level not in tune.chosen]:
+                yield f"tune.chosen: expected a value for each level of {tune.axis!r}, found none for {missing[0]!r}"
 
     def _unknown(self, axis: str, axis_key: str, levels: Iterable[str], level_key: str) -> Iterable[str]:
         """Return a message if the study has no such axis, or for each level that the axis does not have."""
