@@ -21,6 +21,7 @@ from fedsim.analysis.drawing.picture import (
     whole_numbers,
 )
 from fedsim.analysis.opening.run import Run
+from fedsim.analysis.plots.accuracy_over_time import METRICS
 from fedsim.analysis.plots.participation import OUTCOMES, Raster, idle_pixels, paint, raster
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _PAINTED = {"training": "#56b4e9", "late": OUTCOMES["late"][0], "lost": OUTCOMES["lost"][0]}
 """Colour of a cell with a job, with a late one, with a lost one; later names cover earlier ones."""
-_CURVES = {"mean_percent": "mean\naccuracy, %", "worst10_percent": "worst 10 %\nof clients, %"}
+_CURVES = ("mean_percent", "worst10_percent")
 _SIZE_IN = (10.0, 3.6)
 _ROWS, _BINS = 100, 400
 
@@ -39,7 +40,7 @@ def overview(runs: Sequence[Run], shown: Run) -> Picture:
     Raises FolderError if that run has no world or covers no virtual time, TraceError if its world cannot be read.
     """
     cells = raster(shown, _ROWS, _BINS)
-    histories = {run.label: run.history(metrics=list(_CURVES)) for run in runs}
+    histories = {run.label: run.history(metrics=_CURVES) for run in runs}
     end_us = max([cells.end_us, *(int(h["time_us"].max()) for h in histories.values() if len(h))])
     scale, unit = time_unit(end_us)
     figure = Figure(figsize=_SIZE_IN, layout="constrained")
@@ -69,12 +70,12 @@ def _clients(ax: Axes, cells: Raster, end: float) -> None:
 
 
 def _accuracy(axes: Sequence[Axes], histories: Mapping[str, pd.DataFrame], scale: float) -> None:
-    for ax, (metric, label) in zip(axes, _CURVES.items(), strict=True):
+    for ax, metric in zip(axes, _CURVES, strict=True):
         for index, history in enumerate(histories.values()):
             marker = "o" if len(history) == 1 else None
             x, y = history["time_us"].to_numpy() / scale, history[metric].to_numpy()
             ax.plot(x, y, marker=marker, markersize=4, **arm_style(index))
-        ax.set_ylabel(label, fontsize=9)
+        ax.set_ylabel(METRICS[metric], fontsize=9)
         ax.margins(y=0.08)
 
 
