@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from pathlib import Path
 from typing import Literal
@@ -42,13 +43,17 @@ def cifar10(
     """
     root = folder(data_dir)
     packed = not (root / BATCHES).is_dir() and (root / JPEGS).is_file()
-    pixels, y, test = _unpacked(root / JPEGS) if packed else _original(root)
+    if packed:
+        state = (root / JPEGS).stat()
+        pixels, y, test = _unpacked(root / JPEGS, state.st_mtime_ns, state.st_size)
+    else:
+        pixels, y, test = _original(root)
     x = pixels.astype(np.float32)
     x /= 255
     if normalise:
         x -= _MEAN[:, None, None]
         x /= (_STD_OF_AN_IMAGE if normalise == "image" else _STD)[:, None, None]
-    return Task(name="cifar10", x=x, y=y, n_classes=CLASSES, official_test=test, model="cnn")
+    return Task(name="cifar10", x=x, y=y.copy(), n_classes=CLASSES, official_test=test.copy(), model="cnn")
 
 
 def _original(root: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
@@ -69,8 +74,13 @@ def _original(root: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
     return pixels, y, np.arange(len(y)) >= len(parts[0].targets)
 
 
-def _unpacked(path: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
-    """Decode the images of a Parquet file, in the order of its rows."""
+@functools.lru_cache(maxsize=1)
+def _unpacked(path: Path, mtime_ns: int, size: int) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
+    """Decode the images of a Parquet file, in the order of its rows.
+
+    A study divides the same images in many ways, and decoding takes longer: the result is kept for a file whose time of
+    modification and size [bytes] stay the same.
+    """
     import pyarrow as pa
 
     table = read_parquet(path, DataError, ("image", "label", "split"))

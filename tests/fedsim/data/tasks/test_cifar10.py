@@ -45,6 +45,26 @@ def test_normalising_is_by_channel(tmp_path: Path) -> None:
     np.testing.assert_allclose(by_image.x[:, 2] * 0.2010, scaled.x[:, 2] * 0.2616, atol=1e-5)
 
 
+def test_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_cifar10(tmp_path)
+    first = build(tmp_path)
+    x, y, official = first.x.copy(), first.y.copy(), first.official_test.copy()
+    for array in (first.x, first.y, first.official_test):
+        array[:] = 0
+    monkeypatch.setattr("PIL.Image.open", None)
+    again = build(tmp_path)
+    np.testing.assert_array_equal(again.x, x)
+    np.testing.assert_array_equal(again.y, y)
+    np.testing.assert_array_equal(again.official_test, official)
+
+
+def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    build(tmp_path)
+    write_cifar10(tmp_path, label=[5, 6, 7, 8])
+    assert build(tmp_path).y.tolist() == [5, 6, 7, 8]
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
