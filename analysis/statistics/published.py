@@ -22,7 +22,7 @@ from fedsim.config.published import Claim, PublishedRow, PublishedSection, axis_
 if TYPE_CHECKING:
     import pandas as pd
 
-Verdict = Literal["holds", "does not hold", "cannot be told"]
+Verdict = Literal["holds", "does not hold", "cannot be told", "not run"]
 _DIGITS = 12
 """Decimals of differences: rounding makes differences equal that differ only by floating-point error."""
 _FEWEST = 3
@@ -80,7 +80,9 @@ class ClaimedPair:
 
     @property
     def verdict(self) -> Verdict:
-        """What the corrected test allows to say."""
+        """What the corrected test allows to say; `not run` without a seed that has both levels."""
+        if not len(self.differences):
+            return "not run"
         if not self.p_holm <= ALPHA:
             return "cannot be told"
         as_claimed = self.mean > 0 if self.within is None else abs(self.mean) <= self.within
@@ -117,11 +119,11 @@ class ClaimResult:
 
     @property
     def verdict(self) -> Verdict:
-        """`does not hold` if one pair does not, `holds` if all do, else `cannot be told`."""
+        """`does not hold` if one pair does not, that of all pairs if they agree, else `cannot be told`."""
         verdicts = {pair.verdict for pair in self.pairs}
         if "does not hold" in verdicts:
             return "does not hold"
-        return "holds" if verdicts == {"holds"} else "cannot be told"
+        return verdicts.pop() if len(verdicts) == 1 else "cannot be told"
 
     def count(self, verdict: Verdict) -> int:
         """Return the number of pairs with a verdict."""

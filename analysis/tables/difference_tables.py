@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PLACES: dict[str, str] = {
     "end": "at the end of each run",
-    "steps": "after equal rounds",
+    "steps": "after equal steps",
     "time": "after equal virtual time",
     "bytes": "after equal bytes moved",
 }

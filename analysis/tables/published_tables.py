@@ -120,11 +120,12 @@ def _claim_table(study: Study, results: Sequence[ClaimResult], *, alone: bool) -
     assert study.published is not None
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     of_study = f"{study.name} beside {study.published.source}: what the paper concludes"
+    tested = sum(pair.verdict != "not run" for result in results for pair in result.pairs)
     table.title = shown(of_study) if alone else "What the paper concludes"
     table.caption = (
         "pairs: hold / do not hold / cannot be told. Differences are paired by seed, the higher level minus the lower, "
         "with 95 % t intervals; p is that of Student's t, corrected for "
-        f"{sum(len(result.pairs) for result in results)} pairs (Holm)."
+        f"{tested} {'pair' if tested == 1 else 'pairs'} (Holm)."
     )
     table.title_justify = table.caption_justify = "left"
     axes = list(dict.fromkeys(axis for result in results for axis in result.others))
@@ -137,9 +138,12 @@ def _claim_table(study: Study, results: Sequence[ClaimResult], *, alone: bool) -
 
 def _claim_cells(result: ClaimResult, axes: Sequence[str]) -> list[str]:
     counts = (result.count(verdict) for verdict in ("holds", "does not hold", "cannot be told"))
-    pair, where = _least_certain(result), [result.others.get(axis, "") for axis in axes]
-    numbers = [" / ".join(map(str, counts)), _pair_text(pair), _difference(pair), _p(pair.p_holm)]
-    return [result.text, *where, result.verdict, *numbers]
+    pairs, missing = " / ".join(map(str, counts)), result.count("not run")
+    known = [result.text, *(result.others.get(axis, "") for axis in axes), result.verdict]
+    if missing == len(result.pairs):
+        return [*known, f"{missing} not run", "", "", ""]
+    pair, not_run = _least_certain(result), f"\n{missing} not run" if missing else ""
+    return [*known, pairs + not_run, _pair_text(pair), _difference(pair), _p(pair.p_holm)]
 
 
 def _least_certain(result: ClaimResult) -> ClaimedPair:
@@ -147,7 +151,8 @@ def _least_certain(result: ClaimResult) -> ClaimedPair:
     against = [pair for pair in result.pairs if pair.verdict == "does not hold"]
     if against:
         return min(against, key=lambda pair: pair.p_holm)
-    return max(result.pairs, key=lambda pair: 2.0 if math.isnan(pair.p_holm) else pair.p_holm)
+    tested = [pair for pair in result.pairs if pair.verdict != "not run"]
+    return max(tested, key=lambda pair: 2.0 if math.isnan(pair.p_holm) else pair.p_holm)
 
 
 def _pair_text(pair: ClaimedPair) -> str:

@@ -517,6 +517,12 @@ def test_the_manual_names_the_rules_of_each_file() -> None:
         assert run == named - {"qfed"}, name
 
 
+def test_the_manual_lists_the_results_that_are_kept() -> None:
+    manual = (ROOT / "docs" / "papers.md").read_text()
+    listed = manual.partition("`docs/papers/results` has ")[2].partition("`fedsim compare")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == {path.name for path in RESULTS.iterdir()}
+
+
 def test_every_setting_is_in_the_table_of_the_manual() -> None:
     manual = (ROOT / "docs" / "papers.md").read_text()
     assert set(re.findall(r"examples/papers/(\w+)\.toml", manual)) == {

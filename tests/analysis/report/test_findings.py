@@ -299,7 +299,7 @@ def test_a_study_says_what_it_was_asked_and_where(tmp_path: Path) -> None:
     study = study_of(tmp_path / "s", {"up": 0.05}, 10)
     asked = study.asked({"metrics": ["angle_rad"], "at": ["steps"], "group": "used"})
     texts = told(asked)
-    assert texts["accuracy"].startswith("In angle after equal rounds, ")
+    assert texts["accuracy"].startswith("In angle after equal steps, ")
     assert " rad [" in texts["accuracy"]
     assert texts["participation"].startswith(
         "The 30 of 40 clients whose updates were used least end below the others"

@@ -133,7 +133,7 @@ def test_a_study_without_a_paper_is_refused(tmp_path: Path) -> None:
             ask(study)
 
 
-def test_a_level_that_was_not_run_leaves_its_claim_open(tmp_path: Path) -> None:
+def test_pairs_that_were_not_run_are_counted_apart(tmp_path: Path) -> None:
     def partly(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
         return None if levels["rule"] == "fedlf" else made(levels, seed)
 
@@ -142,8 +142,21 @@ def test_a_level_that_was_not_run_leaves_its_claim_open(tmp_path: Path) -> None:
         partly,
         axes={"rule": RULES, "softmax": ("one",)},
         seeds=SEEDS,
-        published={"source": "a paper", "claims": {"C": "mean_percent: fedavg < fedfv, fedlf"}},
+        published={
+            "source": "a paper",
+            "claims": {
+                "C": "mean_percent: fedavg < fedfv, fedlf",
+                "reversed": "mean_percent: fedfv < fedavg, fedlf",
+                "open": "mean_percent: fedfv < fedlf",
+            },
+        },
     )
-    (result,) = analysis.claim_results(study)
-    assert [pair.verdict for pair in result.pairs] == ["holds", "cannot be told"]
-    assert result.verdict == "cannot be told"
+    open_claim, refuted, not_run = analysis.claim_results(study)
+    assert [pair.verdict for pair in open_claim.pairs] == ["holds", "not run"]
+    assert open_claim.verdict == "cannot be told"
+    assert [pair.verdict for pair in refuted.pairs] == ["does not hold", "not run"]
+    assert refuted.verdict == "does not hold"
+    assert not_run.verdict == "not run"
+    # The correction counts the two pairs that were run.
+    p_value = stats.ttest_rel(means("fedfv"), means("fedavg")).pvalue
+    assert open_claim.pairs[0].p_holm == pytest.approx(2 * p_value)

@@ -63,6 +63,25 @@ def test_the_tables_show_ours_theirs_and_the_verdicts(study: Study) -> None:
     assert "but less even cannot be told 0 / 0 / 1" in text
 
 
+def test_pairs_that_were_not_run_are_counted_apart(tmp_path: Path) -> None:
+    claims = {
+        "FedFV is better": "mean_percent: fedavg < fedfv, fedlf",
+        "FedLF first": "mean_percent: fedfv < fedlf",
+    }
+    study = write_study(
+        tmp_path / "part",
+        lambda levels, seed: None if levels["rule"] == "fedlf" else made(levels, seed),
+        axes={"rule": ("fedavg", "fedfv", "fedlf")},
+        seeds=range(1, 9),
+        published={"source": "A. Uthor (2020)", "claims": claims},
+    )
+    text = shown(analysis.published_tables(study))
+    assert "FedFV is better cannot be told 1 / 0 / 0 mean percent: +10" in text
+    assert "1 not run fedavg < fedfv" in text
+    assert "FedLF first not run 1 not run pairs:" in text
+    assert "corrected for 1 pair (Holm)" in text
+
+
 def test_frames_hold_what_the_tables_show(study: Study) -> None:
     frames = analysis.published_frames(study)
     values, claims = frames["published.values"], frames["published.claims"]
