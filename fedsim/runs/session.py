@@ -41,7 +41,6 @@ from fedsim.runs.build import RunSpec
 from fedsim.runs.checkpointer import Checkpointer, open_jobs
 from fedsim.runs.progress import Progress, Watch
 from fedsim.server.server import Server
-from fedsim.training.threaded_workbench import ThreadedWorkbench
 
 _SERVERS = 3
 """How often the server's process may die before the run fails."""
@@ -249,7 +248,7 @@ class Session:
         spec = self.spec
         if self.pool is None:
             server = Server(spec.server, spec.initial(), self.clock)
-            trainer: Trainer = InlineTrainer(ThreadedWorkbench(spec.bench, spec.data), server, self.clock)
+            trainer: Trainer = InlineTrainer(spec.workbench(), server, self.clock)
         else:
             parts = spec.bench, spec.server, spec.data, spec.initial()
             trainer = self.pool.trainer(TrainerSpec(*parts, spans=self.clock.recording))
