@@ -64,13 +64,13 @@ class Dispatcher:
         with self._select:
             client = self._choose_one() if places == 1 else None
             if client is None:
-                candidates = self._candidates()
-                k = min(places, len(candidates)) if len(candidates) >= pacing.least_candidates else 0
-                chosen = self._choose(candidates, k) if k else Choice.unknown(candidates[:0])
+                chosen = self._choose(places)
         if client is not None:
             self.dispatch_one(client)
             return
-        if len(chosen):
+        if len(chosen) == 1:
+            self.dispatch_one(int(chosen.clients[0]), inclusion=float(chosen.inclusion[0]))
+        elif len(chosen):
             self.dispatch(chosen)
         elif not run_state.working:
             run_state.waits += 1
@@ -121,9 +121,13 @@ class Dispatcher:
         candidates: Ints = free.nonzero()[0]
         return candidates
 
-    def _choose(self, candidates: Ints, k: int) -> Choice:
-        run_state, selector = self.run_state, self.plan.selector
-        view = self._view
+    def _choose(self, places: int) -> Choice:
+        """Let the selector choose among all candidates; choose nobody if there are too few."""
+        candidates = self._candidates()
+        if len(candidates) < self.plan.pacing.least_candidates:
+            return Choice.unknown(candidates[:0])
+        run_state, selector, view = self.run_state, self.plan.selector, self._view
+        k = min(places, len(candidates))
         view.now_us, view.step, view.step_us = run_state.now_us, run_state.step, run_state.step_us
         candidates.flags.writeable = False
         view.candidates = candidates
@@ -171,27 +175,11 @@ class Dispatcher:
 
         return undeclared
 
-    def dispatch(self, choice: Choice) -> None:
-        """Dispatch a job to each of the chosen clients."""
-        if len(choice) == 1:
-            self.dispatch_one(int(choice.clients[0]), inclusion=float(choice.inclusion[0]))
-            return
+    def dispatch(self, choice: Choice, attempt: int = 0) -> None:
+        """Dispatch a job to each of the chosen clients; `attempt` is as for `dispatch_one`."""
         self.arm()
-        self._dispatch_many(choice, 0)
-        self.run_state.handed = True
-
-    def dispatch_one(self, client: int, attempt: int = 0, inclusion: float = math.nan) -> None:
-        """Dispatch a job to a single client; `attempt` counts earlier losses of the same work.
-
-        inclusion: the probability with which the client was chosen, NaN if unknown, as for a proposed client.
-        """
-        self.arm()
-        if not self._dispatch_fast(client, attempt, inclusion):
-            self._dispatch_many(Choice(np.array([client]), np.array([inclusion])), attempt)
-        self.run_state.handed = True
-
-    def _dispatch_many(self, choice: Choice, attempt: int) -> None:
         run_state, chosen = self.run_state, choice.clients
+        run_state.handed = True
         with self._world:
             rows, fates = self._open(choice, attempt)
         seen_us = np.where(fates.ok, fates.end_us, fates.end_us + self.plan.dropout.notice_us)
@@ -225,6 +213,16 @@ class Dispatcher:
         if self.plan.droppers is not None:
             fates = without(fates, self.plan.droppers.drop(jobs))
         return run_state.job_table.open(jobs, attempt, fates, choice.inclusion), fates
+
+    def dispatch_one(self, client: int, attempt: int = 0, inclusion: float = math.nan) -> None:
+        """Dispatch a job to a single client; `attempt` counts earlier losses of the same work.
+
+        inclusion: the probability with which the client was chosen, NaN if unknown, as for a proposed client.
+        """
+        self.arm()
+        self.run_state.handed = True
+        if not self._dispatch_fast(client, attempt, inclusion):
+            self.dispatch(Choice(np.array([client]), np.array([inclusion])), attempt)
 
     def _dispatch_fast(self, client: int, attempt: int, inclusion: float) -> bool:
         """Dispatch a single job without arrays; return False if the plan or the world does not allow it."""

@@ -234,47 +234,43 @@ class EventLoop:
         with self.clock.part("dispatch"):
             self.dispatcher.send()
         rows = np.array([*present, *overdue], dtype=np.int64)
-        result = self._train_step(rows, len(present))
+        cohort = run_state.job_table.cohort(rows)
+        self._hear(cohort)
+        with self.clock.part("server"):
+            result = self.trainer.step(self._arrivals(cohort, rows, len(present)), cohort)
         run_state.buffer, run_state.overdue = [], []  # only now: a step that fails leaves its jobs unfinished
         self._end(present, "aggregated", run_state.step)
         self._end(overdue, "remembered")
-        if pacing.cancels:
-            self._cancel()
-        elif pacing.late == "history":
-            run_state.late += run_state.working
-            run_state.overdue_running = run_state.in_flight
-        self._put_off(left)
+        self._leave_behind(left)
         self._forget(unused)  # only now: after a fork, a job just cancelled may continue one of these
-        self._record_step(cause, result, void, rows)
+        with self.clock.part("record"):
+            self.records.step(self._with_known(result, cause, void), rows)
         run_state.step, run_state.step_us = run_state.step + 1, run_state.now_us
         run_state.lost = run_state.late = run_state.waits = 0
         run_state.handed = False
         self.evaluator.after_step()
         self._watch(run_state)
 
-    def _train_step(self, rows: Ints, present: int) -> Pending[Stepped]:
-        """Let the trainer step with the jobs in `rows`, of which the first `present` count and the rest are overdue."""
-        run_state = self.run_state
-        cohort = run_state.job_table.cohort(rows)
+    def _hear(self, cohort: Cohort) -> None:
+        """Let the selector see what a step's jobs report, if it needs their losses."""
         if "losses" in self.plan.selector.needs:
             with self.clock.part("train"):
                 reports = self.trainer.reports(cohort)
-            run_state.client_records.hear(cohort, reports)
-        arrivals = self._arrivals(cohort, rows, present)
-        with self.clock.part("server"):
-            return self.trainer.step(arrivals, cohort)
+            self.run_state.client_records.hear(cohort, reports)
 
-    def _put_off(self, rows: list[int]) -> None:
-        """Treat updates that a step had no room for like those of jobs still running."""
+    def _leave_behind(self, left: list[int]) -> None:
+        """Treat the jobs that still run, and the updates in `left` that a step had no room for, as too late for it."""
         run_state, late = self.run_state, self.plan.pacing.late
         if late == "keep":
-            run_state.buffer = rows
-            return
-        run_state.late += len(rows)
-        if late == "history":
-            run_state.overdue = rows
-        elif rows:
-            self._drop(rows, "late")
+            run_state.buffer = left
+        elif late == "history":
+            run_state.late += run_state.working + len(left)
+            run_state.overdue_running, run_state.overdue = run_state.in_flight, left
+        else:
+            self._cancel()
+            run_state.late += len(left)
+            if left:
+                self._drop(left, "late")
 
     def _drop(self, rows: list[int], status: str) -> None:
         self._forget(rows)
@@ -318,7 +314,8 @@ class EventLoop:
             starts = np.append(starts, self.run_state.client_records.received_versions())
         return np.unique(starts)
 
-    def _record_step(self, cause: str, result: Pending[Stepped], void: bool, rows: Ints) -> None:
+    def _with_known(self, result: Pending[Stepped], cause: str, void: bool) -> Pending[Stepped]:
+        """Return a step's result with what the event loop knows about the step."""
         run_state = self.run_state
         known = {
             "step": run_state.step,
@@ -335,8 +332,7 @@ class EventLoop:
             with self.clock.part("train"):
                 return result().known(known)
 
-        with self.clock.part("record"):
-            self.records.step(waited, rows)
+        return waited
 
     def _cancel(self) -> None:
         """End all running jobs: as lost if they were lost already, else as late."""

@@ -79,23 +79,25 @@ class InlineTrainer:
         """Train the jobs that are not trained yet, before the step that uses them."""
         missing = [i for i, job in enumerate(cohort.ids.tolist()) if job not in self._early]
         if missing:
-            jobs, rows = cohort.part(np.array(missing)), self._rows(len(missing))
-            reports = self._train(jobs, rows)
+            jobs = cohort.part(np.array(missing))
+            reports, rows = self._trained(jobs)
             for i, job in enumerate(jobs.ids.tolist()):
                 self._early[job] = reports.part(slice(i, i + 1)), rows[i]
 
     def _rows(self, k: int) -> Tensor:
         return torch.empty(k, self.bench.columns, device=self.bench.device)
 
-    def _train(self, cohort: Cohort, rows: Tensor) -> Reports:
-        """Train jobs, each from its own start, and write their updates into `rows` [k, P]."""
+    def _trained(self, cohort: Cohort) -> tuple[Reports, Tensor]:
+        """Train jobs, each from its own start; return their reports and updates [k, P]."""
+        rows = self._rows(len(cohort))
         if self.bench.method.keeps:
             works = [self._waiting.pop(job) for job in cohort.ids.tolist()]
             for work, row in zip(works, rows, strict=True):
                 row.copy_(self._finished(work))
-            return Reports.joined([work.reports for work in works if work.reports is not None])
+            return Reports.joined([work.reports for work in works if work.reports is not None]), rows
         starts = [self._starts[version].to(self.bench.device) for version in cohort.start_versions.tolist()]
-        return self.bench.train(cohort, starts, rows)[0]
+        reports = self.bench.train(cohort, starts, rows)[0] if starts else Reports.nothing(0)
+        return reports, rows
 
     def _finished(self, work: Work) -> Tensor:
         """Train a job, after any untrained jobs that it continues; return its update [P]."""
@@ -114,13 +116,9 @@ class InlineTrainer:
         return row
 
     def _collected(self, cohort: Cohort) -> tuple[Reports, Tensor]:
-        """Return the reports of jobs and their updates [k, P]."""
-        jobs = cohort.ids.tolist()
-        if not any(job in self._early for job in jobs):
-            rows = self._rows(len(jobs))
-            return self._train(cohort, rows) if jobs else Reports.nothing(0), rows
+        """Return the reports and updates [k, P] of jobs of which some were trained early; train the others."""
         self._ahead(cohort)
-        early = [self._early.pop(job) for job in jobs]
+        early = [self._early.pop(job) for job in cohort.ids.tolist()]
         return Reports.joined([reports for reports, _ in early]), torch.stack([row for _, row in early])
 
     def losses(self, clients: Ints, version: int) -> Floats:
@@ -139,7 +137,8 @@ class InlineTrainer:
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Train the jobs and take the step now."""
         with self.clock.part("train"):
-            reports, rows = self._collected(cohort)
+            early = any(job in self._early for job in cohort.ids.tolist())
+            reports, rows = self._collected(cohort) if early else self._trained(cohort)
         if self.bench.method.keeps:
             for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
                 self._memories.settle(job, client)

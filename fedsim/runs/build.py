@@ -30,7 +30,8 @@ from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.modes import resolve_mode
 from fedsim.training.network import Network, build_network
 from fedsim.training.settings import WorkbenchSpec
-from fedsim.training.threaded_workbench import is_large, is_serial, worth
+from fedsim.training.threaded_workbench import ThreadedWorkbench, is_large, is_serial, worth
+from fedsim.training.workbench import Workbench
 from fedsim.worlds.trace import Trace
 from fedsim.worlds.world import World
 
@@ -62,6 +63,13 @@ class RunSpec:
         """Return the start parameters [P], the same for equal seeds and models."""
         return self.network.initial(self.config.seed_of("train"))
 
+    def workbench(self) -> Workbench | ThreadedWorkbench:
+        """Build what trains in this process: in several threads if they are faster than one."""
+        return (ThreadedWorkbench if self._threaded() else Workbench)(self.bench, self.data)
+
+    def _threaded(self) -> bool:
+        return worth(self.bench, self.network, self.bench.method(), self.data.train.sizes)
+
     def auto_workers(self, cores: int, gpus: int) -> int:
         """Return the number of workers that `workers="auto"` stands for; 0: this process trains all clients.
 
@@ -80,7 +88,6 @@ class RunSpec:
     def footprint(self, workers: int) -> Footprint:
         """Return the facts that determine the run's memory."""
         method = self.bench.method()
-        threaded = worth(self.bench, self.network, method, self.data.train.sizes)
         return Footprint(
             self.server,
             self.plan.pacing,
@@ -92,7 +99,7 @@ class RunSpec:
             history=self.server.history,
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
-            threads=threads.most() if threaded else 1,
+            threads=threads.most() if self._threaded() else 1,
             unseen=self.data.n_unseen,
         )
 

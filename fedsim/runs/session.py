@@ -41,7 +41,6 @@ from fedsim.runs.build import RunSpec
 from fedsim.runs.checkpointer import Checkpointer, open_jobs
 from fedsim.runs.progress import Progress, Watch
 from fedsim.server.server import Server
-from fedsim.training.threaded_workbench import ThreadedWorkbench
 
 _SERVERS = 3
 """How often the server's process may die before the run fails."""
@@ -134,10 +133,22 @@ class Session:
         with closing(self._lock), self.interrupts.handled():
             while True:
                 self._begin()
+                event_loop = None
                 try:
-                    return self._run(watch)
+                    event_loop = self._event_loop()
+                    digest = self._play(event_loop, watch)
+                except KeyboardInterrupt:
+                    self._finish(event_loop, "interrupted", "interrupt")
+                    return Result(self.folder, "interrupted", None, self.recorder.last_accuracy)
                 except ServerLost as lost:
-                    self._go_back(lost)
+                    self._go_back(event_loop, lost)
+                except Exception as error:
+                    self._fail(event_loop, error)
+                    raise
+                else:
+                    if self.spec.config.checkpoint.keep != "all":
+                        shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
+                    return Result(self.folder, "done", digest, self.recorder.last_accuracy)
 
     def close(self) -> None:
         """Unlock the folder, as `run` and `until` do at their end; a run that never started is marked interrupted."""
@@ -150,8 +161,7 @@ class Session:
         """Run until `reached`, and return the state there. Raises RunError if the run ends before."""
         with closing(self._lock):
             self._begin()
-            trainer = self._trainer()
-            event_loop = self._event_loop(trainer)
+            event_loop = self._event_loop()
             for _ in event_loop.instants():
                 self.checkpointer.between(event_loop)
                 if reached(self.run_state):
@@ -161,7 +171,7 @@ class Session:
                     f"the run ended by {event_loop.ended_by} at step {self.run_state.step}, before that point"
                 )
             state = self.checkpointer.state(event_loop)
-            trainer.close()
+            event_loop.trainer.close()
         return state
 
     def _begin(self) -> None:
@@ -185,50 +195,27 @@ class Session:
         self.checkpointer = Checkpointer(self.folder, config.checkpoint, *parts, spent_s)
         self._manifest("running")
 
-    def _run(self, watch: Watch) -> Result:
-        event_loop, trainer = None, None
-        try:
-            with plugins.contained(), self.clock.part("start"):
-                trainer = self._trainer()
-            event_loop = self._event_loop(trainer)
-            with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.spec.config):
-                self._play(event_loop, watch)
-                digest = self._finish(event_loop, trainer, "done", event_loop.ended_by)
-        except KeyboardInterrupt:
-            self._finish(event_loop, None, "interrupted", "interrupt")
-            return Result(self.folder, "interrupted", None, self.recorder.last_accuracy)
-        except ServerLost:
-            if trainer:
-                with suppress(RunError):
-                    trainer.close()
-            raise
-        except Exception as error:
-            self._fail(event_loop, error)
-            error.add_note(
-                f"{self.folder}: failed at step {self.run_state.step}; its records up to there can be read. Fix the "
-                f"cause, then continue it with: {self._resume()}"
-            )
-            raise
-        if self.spec.config.checkpoint.keep != "all":
-            shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
-        return Result(self.folder, "done", digest, self.recorder.last_accuracy)
-
-    def _play(self, event_loop: EventLoop, watch: Watch) -> None:
-        """Run the event loop to its end, with checkpoints and the limit of wall time."""
+    def _play(self, event_loop: EventLoop, watch: Watch) -> str | None:
+        """Run the event loop to its end, with checkpoints and the limit of wall time; return the digest."""
         limit_s = self.spec.plan.stop.wall_s
         self.recorder.recent_rows()
-        for _ in event_loop.instants(partial(self._report, watch)):
-            self.checkpointer.between(event_loop)
-            if limit_s is not None and self.checkpointer.spent_s >= limit_s:
-                event_loop.ended_by = "wall"
+        with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.spec.config):
+            for _ in event_loop.instants(partial(self._report, watch)):
+                self.checkpointer.between(event_loop)
+                if limit_s is not None and self.checkpointer.spent_s >= limit_s:
+                    event_loop.ended_by = "wall"
+            return self._finish(event_loop, "done", event_loop.ended_by)
 
     def _report(self, watch: Watch, run_state: RunState) -> None:
         """Call `watch` with the progress after a step."""
         rows, accuracy = self.recorder.recent_rows(), self.recorder.last_accuracy
         watch(Progress(self.spec, self.folder, run_state, accuracy, rows))
 
-    def _go_back(self, lost: ServerLost) -> None:
+    def _go_back(self, event_loop: EventLoop | None, lost: ServerLost) -> None:
         """Return to the last checkpoint, or to the start; the run repeats the same steps."""
+        if event_loop:
+            with suppress(RunError):
+                event_loop.trainer.close()
         self._servers_lost += 1
         if self._servers_lost > _SERVERS:
             self._fail(None, lost)
@@ -245,17 +232,23 @@ class Session:
     def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)
         with suppress(RunError):  # on a full disk the first error counts; the manifest may stay incomplete
-            self._finish(event_loop, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
+            self._finish(event_loop, "failed", "error", f"{type(error).__name__}: {error}{line}")
+        error.add_note(
+            f"{self.folder}: failed at step {self.run_state.step}; its records up to there can be read. Fix the "
+            f"cause, then continue it with: {self._resume()}"
+        )
 
-    def _event_loop(self, trainer: Trainer) -> EventLoop:
+    def _event_loop(self) -> EventLoop:
         spec = self.spec
+        with plugins.contained(), self.clock.part("start"):
+            trainer = self._trainer()
         return EventLoop(spec.world, spec.plan, trainer, self.recorder, self.run_state, self.clock)
 
     def _trainer(self) -> Trainer:
         spec = self.spec
         if self.pool is None:
             server = Server(spec.server, spec.initial(), self.clock)
-            trainer: Trainer = InlineTrainer(ThreadedWorkbench(spec.bench, spec.data), server, self.clock)
+            trainer: Trainer = InlineTrainer(spec.workbench(), server, self.clock)
         else:
             parts = spec.bench, spec.server, spec.data, spec.initial()
             trainer = self.pool.trainer(TrainerSpec(*parts, spans=self.clock.recording))
@@ -266,17 +259,18 @@ class Session:
         return trainer
 
     def _finish(
-        self,
-        event_loop: EventLoop | None,
-        trainer: Trainer | None,
-        status: str,
-        ended_by: str,
-        error: str | None = None,
+        self, event_loop: EventLoop | None, status: str, ended_by: str, error: str | None = None
     ) -> str | None:
+        """Write the tables and the manifest; if the run is done, also write the model and return the digest."""
         if event_loop:
             event_loop.abandon()
+        trainer, digest = event_loop.trainer if event_loop and status == "done" else None, None
         with self.clock.part("record"):
-            digest = self._close_records(status, trainer)
+            if trainer:
+                self.recorder.settle()
+                digest = self.recorder.close(trainer.params())
+            else:
+                self._rescue_records(status)
         if trainer:
             self.others_peak = trainer.peak_bytes()
             self.others = trainer.times()
@@ -299,22 +293,15 @@ class Session:
             "warning": recorder.warning(),
         }
 
-    def _close_records(self, status: str, trainer: Trainer | None) -> str | None:
-        """Wait for pending results, merge the parts of the tables, and return the digest.
-
-        After an error or an interrupt the last row may never come; on a full disk the parts stay.
-        """
-        try:
+    def _rescue_records(self, status: str) -> None:
+        """Merge the parts of the tables after an interrupt or an error, without a last row that may never come."""
+        with suppress(BaseException):
             self.recorder.settle()
-        except BaseException:
-            if status == "done":
-                raise
         try:
-            return self.recorder.close(trainer.params() if trainer else None)
-        except RunError:
+            self.recorder.close(None)
+        except RunError:  # on a full disk the parts stay
             if status != "failed":
                 raise
-            return None
 
     def _manifest(self, status: str, **outcome: Any) -> None:
         config, parent = self.spec.config, self.spec.config.parent

@@ -59,7 +59,7 @@ def wall_s(
         workers: they share training and evaluation, not server steps; 0 for this process alone.
         adapted: how often an unseen client adapts the model, all evaluations together.
     """
-    bench = (Workbench if workers else ThreadedWorkbench)(spec.bench, spec.data)
+    bench = Workbench(spec.bench, spec.data) if workers else spec.workbench()
     start, split = spec.initial(), spec.plan.evaluate.split
     rows = len(bench.splits[split].indices)
     few, tried = min(rows, _SAMPLES), min(rows, _BATCHES * EVAL_ROWS)

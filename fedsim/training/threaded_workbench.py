@@ -60,7 +60,10 @@ def is_serial(spec: WorkbenchSpec, network: Network, method: ClientMethod) -> bo
 
 
 class ThreadedWorkbench:
-    """Workbenches that share a run's data, one per thread. Its methods give the same bits as those of `Workbench`."""
+    """Workbenches that share a run's data, one per thread. Its methods give the same bits as those of `Workbench`.
+
+    Several threads must be `worth` it for the spec.
+    """
 
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
         self.first = Workbench(spec, data)
@@ -68,14 +71,13 @@ class ThreadedWorkbench:
         self.splits, self.mode = self.first.splits, self.first.mode
         self.columns = self.first.columns
         self._data, self._idle, self._count = data, deque([self.first]), 1
-        self._worth = worth(spec, self.first.network, self.method, self.splits["train"].sizes)
 
     def train(
         self, cohort: Cohort, starts: Sequence[Tensor], rows: Tensor, kept: Sequence[Kept] | None = None
     ) -> Results:
         """Train each job from its start [P] into its row of `rows` [k, P]."""
         k = len(cohort)
-        shares = self._shares(k, {"loop": 1, "vmap": WIDTH, "dense": -(-k // self._threads())}[self.mode])
+        shares = self._shares(k, {"loop": 1, "vmap": WIDTH, "dense": -(-k // threads.most())}[self.mode])
         if len(shares) < 2:
             return self.first.train(cohort, starts, rows, kept)
 
@@ -89,7 +91,7 @@ class ThreadedWorkbench:
 
     def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> Floats:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""
-        shares = self._shares(len(clients), -(-len(clients) // self._threads()))
+        shares = self._shares(len(clients), -(-len(clients) // threads.most()))
         if len(shares) < 2:
             return self.first.trial_losses(models, clients, version)
 
@@ -103,7 +105,7 @@ class ThreadedWorkbench:
 
     def evaluate(self, params: Tensor, split: str, start: int, stop: int) -> Scores:
         """Return per-sample losses and correctness of entries `start` to `stop` of a split."""
-        if self._threads() < 2 or stop - start <= EVAL_ROWS:
+        if threads.most() < 2 or stop - start <= EVAL_ROWS:
             return self.first.evaluate(params, split, start, stop)
 
         def work(bench: Workbench, at: int) -> Scores:
@@ -113,7 +115,7 @@ class ThreadedWorkbench:
 
     def evaluate_personal(self, params: Tensor, kept: Sequence[Kept], split: str, first: int) -> Scores:
         """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models."""
-        if self._threads() < 2 or len(kept) < 2:
+        if threads.most() < 2 or len(kept) < 2:
             return self.first.evaluate_personal(params, kept, split, first)
 
         def work(bench: Workbench, i: int) -> Scores:
@@ -121,19 +123,16 @@ class ThreadedWorkbench:
 
         return joined(self._in_threads(work, range(len(kept))))
 
-    def _threads(self) -> int:
-        return threads.most() if self._worth else 1
-
     def _shares(self, k: int, most: int) -> list[slice]:
         """Divide `k` clients into shares of at most `most` clients; return one share if there is one thread."""
-        shares = min(k, -(-k // max(most, 1))) if self._threads() > 1 else 1
+        shares = min(k, -(-k // max(most, 1))) if threads.most() > 1 else 1
         return [slice(i, None, shares) for i in range(shares)]
 
     def _in_threads(
         self, work: Callable[[Workbench, threads.Part], Result], parts: Sequence[threads.Part]
     ) -> list[Result]:
         """Return the results of `work` for each part, each computed with a workbench that no other thread uses."""
-        for _ in range(min(self._threads(), len(parts)) - self._count):
+        for _ in range(min(threads.most(), len(parts)) - self._count):
             self._idle.append(Workbench(self.spec, self._data))
             self._count += 1
 

@@ -19,8 +19,6 @@ from fedsim.training.job import Cohort, Job, Report, Reports
 from fedsim.training.loaded_model import LoadedModel, Scores, joined
 from fedsim.training.local_sgd import ClientTools, Descent
 from fedsim.training.minibatches import groups, job_losses
-from fedsim.training.modes.dense import Dense
-from fedsim.training.modes.vmap import Vmap
 from fedsim.training.precision import rounding
 from fedsim.training.settings import WorkbenchSpec
 
@@ -101,10 +99,11 @@ class Workbench(LoadedModel):
         Rows and reports are the ones that clients send, after the attacks of adversaries.
         """
         jobs = Jobs(cohort, starts, rows, kept or [None] * len(cohort))
+        train = self._one_by_one if self._side_by_side is None else self._in_groups
         with rounding(self.sgd.precision, self.device):
             if self._attackers is None:
-                return self._honest(jobs)
-            return self._attackers.train(self._honest, self._relabel, jobs)
+                return train(jobs)
+            return self._attackers.train(train, self._relabel, jobs)
 
     def _relabel(self, y: Tensor) -> None:
         """Train on the labels `y` [N] from now on."""
@@ -112,39 +111,40 @@ class Workbench(LoadedModel):
         if self._side_by_side is not None:
             self._side_by_side.y = y
 
-    def _honest(self, jobs: Jobs) -> Results:
-        """Train the jobs without the attacks of adversaries."""
-        cohort, starts, rows = jobs.cohort, jobs.starts, jobs.rows
-        if self._side_by_side is None:
-            each = range(len(cohort))
-            results = [self.work(cohort.job(i), starts[i], rows[i], jobs.kept[i]) for i in each]
-            return Reports.of([report for report, _ in results]), [after for _, after in results]
-        reports = self._train_groups(self._side_by_side, jobs)
-        if self.spec.losses and self._before_is_training:
-            reports.loss_before[:] = reports.loss_train
-        elif self.spec.losses:
-            loss_rows = self._loss_rows(cohort.clients, cohort.versions)
-            reports.loss_before[:] = self._mean_losses(starts, loss_rows, self.sgd.precision)
-        for i, client in enumerate(cohort.clients.tolist()):
-            if self.spec.after:
-                self.flat.copy_(starts[i] - rows[i])
-                losses, correct = self._forward(self.training_rows(client), self.sgd.precision)
-                reports.loss_after[i], reports.accuracy_after[i] = losses.mean(), correct.mean()
-        reports.finite[:] = _finite(rows)
-        return reports, [None] * len(cohort)
+    def _one_by_one(self, jobs: Jobs) -> Results:
+        """Train the jobs one after the other, without the attacks of adversaries."""
+        each = zip(jobs.starts, jobs.rows, jobs.kept, strict=True)
+        results = [self.work(jobs.cohort.job(i), *given) for i, given in enumerate(each)]
+        return Reports.of([report for report, _ in results]), [after for _, after in results]
 
-    def _train_groups(self, mode: Dense | Vmap, jobs: Jobs) -> Reports:
-        """Train the jobs in groups; report the losses of training alone."""
-        reports, trained = Reports.nothing(len(jobs.cohort)), []
-        train = self.splits["train"]
-        for group in groups(jobs.cohort, train, self.sgd, self.seed, mode.limits):
+    def _in_groups(self, jobs: Jobs) -> Results:
+        """Train the jobs in groups, whose clients train side by side, without the attacks of adversaries."""
+        mode, reports, trained = self._side_by_side, Reports.nothing(len(jobs.cohort)), []
+        assert mode is not None
+        for group in groups(jobs.cohort, self.splits["train"], self.sgd, self.seed, mode.limits):
             starts = [jobs.starts[i] for i in group.jobs.tolist()]
             losses = mode.train(group.on(self.device), starts, jobs.rows)
             trained.append((group.jobs, group.counts, losses))
         for which, counts, losses in trained:  # after the last group: reading losses waits for the GPU
             means = job_losses(counts, losses)
             reports.loss_train[which], reports.loss_rms[which], reports.batch_rms[which] = means
-        return reports
+        self._measure(jobs, reports)
+        return reports, [None] * len(jobs.cohort)
+
+    def _measure(self, jobs: Jobs, reports: Reports) -> None:
+        """Enter into the reports of jobs trained in groups what else the spec asks for, and whether rows are finite."""
+        cohort, starts, rows = jobs.cohort, jobs.starts, jobs.rows
+        if self.spec.losses and self._before_is_training:
+            reports.loss_before[:] = reports.loss_train
+        elif self.spec.losses:
+            loss_rows = self._loss_rows(cohort.clients, cohort.versions)
+            reports.loss_before[:] = self._mean_losses(starts, loss_rows, self.sgd.precision)
+        if self.spec.after:
+            for i, client in enumerate(cohort.clients.tolist()):
+                self.flat.copy_(starts[i] - rows[i])
+                losses, correct = self._forward(self.training_rows(client), self.sgd.precision)
+                reports.loss_after[i], reports.accuracy_after[i] = losses.mean(), correct.mean()
+        reports.finite[:] = _finite(rows)
 
     def _called(self, function: Callable[..., Any], local: ClientTools, params: Tensor, kept: Kept) -> Any:
         """Call a client method's function; seed torch's generators if the model or the method may draw from them."""

@@ -315,6 +315,7 @@ def test_a_server_that_keeps_dying_ends_the_run(tmp_path: Path, monkeypatch: pyt
         raise ServerLost("it died")
 
     monkeypatch.setattr(EventLoop, "_step", dying)
-    with pytest.raises(ServerLost):
+    with pytest.raises(ServerLost) as raised:
         run(small(), tmp_path)
     assert read_manifest(tmp_path / "small")["status"] == "failed"
+    assert f"fedsim resume {tmp_path / 'small'}" in raised.value.__notes__[-1]

@@ -8,6 +8,8 @@ import pytest
 
 from fedsim.common import threads
 from fedsim.runs.build import RunSpec, prepare
+from fedsim.training.threaded_workbench import ThreadedWorkbench
+from fedsim.training.workbench import Workbench
 from small import small
 
 
@@ -41,3 +43,12 @@ def test_auto_takes_workers_for_a_large_model_that_one_process_trains_in_one_thr
 def test_auto_takes_a_worker_for_each_of_several_gpus(large_model: RunSpec, gpus: int, workers: int) -> None:
     on_gpu = replace(large_model, server=replace(large_model.server, device="cuda"))
     assert on_gpu.auto_workers(64, gpus) == workers
+
+
+def test_only_a_large_model_whose_clients_keep_nothing_trains_in_threads(
+    small_model: RunSpec, large_model: RunSpec
+) -> None:
+    ditto = {"client": "ditto", "client_options": {"lam": 0.1}, "mode": "loop"}
+    keeping = replace(large_model, bench=replace(large_model.bench, **ditto))
+    made = [type(spec.workbench()) for spec in (small_model, large_model, keeping)]
+    assert made == [Workbench, ThreadedWorkbench, Workbench]

@@ -25,7 +25,7 @@ from fedsim.server.rule import Stack
 from fedsim.server.server import Server
 from fedsim.training.job import Cohort
 from fedsim.training.minibatches import Steps
-from fedsim.training.threaded_workbench import ThreadedWorkbench
+from fedsim.training.workbench import Workbench
 from small import run, small
 
 LEARNED = {"loss_before", "loss_train"}
@@ -255,16 +255,16 @@ def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch:
     sizes, sgd = setup.data.train.sizes, setup.bench.sgd
     now_s, minibatches = [0.0], [0]
 
-    def train(self: ThreadedWorkbench, cohort: Cohort, *given: Any) -> None:
+    def train(self: Workbench, cohort: Cohort, *given: Any) -> None:
         steps = Steps.of(cohort, sizes[cohort.clients], sgd).total.sum()
         minibatches[0] += steps
         now_s[0] += 2.0 * len(cohort) * self.spec.losses + 0.5 * steps
 
-    def evaluate(self: ThreadedWorkbench, params: Any, split: str, start: int, stop: int) -> None:
+    def evaluate(self: Workbench, params: Any, split: str, start: int, stop: int) -> None:
         now_s[0] += 0.1 * (stop - start)
 
-    monkeypatch.setattr(ThreadedWorkbench, "train", train)
-    monkeypatch.setattr(ThreadedWorkbench, "evaluate", evaluate)
+    monkeypatch.setattr(Workbench, "train", train)
+    monkeypatch.setattr(Workbench, "evaluate", evaluate)
     monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
     monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     passes, rows = 1000.0, len(setup.data.splits(None)[setup.plan.evaluate.split].indices)
@@ -328,12 +328,12 @@ def test_the_adaptation_of_unseen_clients_takes_its_time(monkeypatch: pytest.Mon
     assert setup.data.unseen is not None
     sizes, now_s, asked = setup.data.unseen.train.sizes, [0.0], list[int]()
 
-    def evaluate_personal(self: ThreadedWorkbench, params: Any, kept: Any, split: str, first: int) -> None:
+    def evaluate_personal(self: Workbench, params: Any, kept: Any, split: str, first: int) -> None:
         assert (split, list(kept)) == ("unseen", [None])
         asked.append(first)
         now_s[0] += 0.01 * sizes[first]
 
-    monkeypatch.setattr(ThreadedWorkbench, "evaluate_personal", evaluate_personal)
+    monkeypatch.setattr(Workbench, "evaluate_personal", evaluate_personal)
     monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
     monkeypatch.setattr("fedsim.runs.time_estimate._pass_s", lambda setup, bench, start: 0.0)
     monkeypatch.setattr("fedsim.runs.time_estimate._seconds", lambda work: 0.0)
@@ -356,7 +356,7 @@ def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(
     sizes, sgd = setup.data.train.sizes, setup.bench.sgd
     now_s, seen, calls = [0.0], set[bool](), [0]
 
-    def train(self: ThreadedWorkbench, cohort: Cohort, *given: Any) -> None:
+    def train(self: Workbench, cohort: Cohort, *given: Any) -> None:
         calls[0] += 1
         steps = Steps.of(cohort, sizes[cohort.clients], sgd).total.sum()
         now_s[0] += 0.01 * steps + self.spec.losses * len(cohort) * (0.1 if calls[0] % 2 else 0.2)
@@ -364,7 +364,7 @@ def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(
             now_s[0] += 0.4
             seen.add(len(cohort) > 1)
 
-    monkeypatch.setattr(ThreadedWorkbench, "train", train)
+    monkeypatch.setattr(Workbench, "train", train)
     monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
     monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     found = trials.wall_s(setup, 1000.0, 0, np.zeros(1, dtype=np.int64), workers=0)
