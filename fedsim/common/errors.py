@@ -56,14 +56,20 @@ class FolderError(RunError):
 
 
 class SomeFailed(RunError):
-    """Some of several runs failed: `errors` by the name of the run, and the `results` of the others."""
+    """Some of several runs failed: `errors` by the name of the run, and the `results` of the others.
 
-    def __init__(self, errors: Mapping[str, Exception], results: Sequence[Any]) -> None:
-        lines = [f"{len(errors)} of {len(errors) + len(results)} runs failed"]
+    `lines` has by name where a plug-in raised an error, as text behind its message.
+    """
+
+    def __init__(
+        self, errors: Mapping[str, Exception], results: Sequence[Any], lines: Mapping[str, str] | None = None
+    ) -> None:
+        text = [f"{len(errors)} of {len(errors) + len(results)} runs failed"]
         for name, error in errors.items():
-            message = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-            lines += [f"{name}: {message}", *getattr(error, "__notes__", ())]
-        super().__init__("\n".join(lines))
+            line = (lines or {}).get(name, "")
+            message = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}{line}"
+            text += [f"{name}: {message}", *getattr(error, "__notes__", ())]
+        super().__init__("\n".join(text))
         self.errors, self.results = errors, results
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common import arguments
+from fedsim.common import arguments, plugins
 from fedsim.common.arrow_columns import array
 from fedsim.common.errors import ConfigError, EndOfWorld, FolderError, SomeFailed
 from fedsim.common.files import read_parquet, write_json
@@ -148,7 +148,8 @@ def in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
         if results[-1].status == "interrupted":
             break
     if failed:
-        raise SomeFailed(failed, results) from next(iter(failed.values()))
+        lines = {name: plugins.line_of(error) for name, error in failed.items()}
+        raise SomeFailed(failed, results, lines) from next(iter(failed.values()))
     return results
 
 

@@ -16,7 +16,7 @@ import torch
 import programs
 from fedsim.cli.main import main
 from fedsim.common import plugins
-from fedsim.common.errors import ConfigError, DataError, RunError
+from fedsim.common.errors import ConfigError, DataError, RunError, SomeFailed
 from fedsim.common.signals import Interrupts
 from fedsim.config.data import federation
 from fedsim.data.federated_data import Task
@@ -565,6 +565,13 @@ def test_an_ordinary_exception_is_recorded_with_its_line(mine: Any, tmp_path: Pa
         read_manifest(tmp_path / "runs/small")["error"]
         == "ZeroDivisionError: division by zero (mine.py, line 11)"
     )
+
+
+def test_several_runs_name_the_line_of_each_that_failed(mine: Any, tmp_path: Path) -> None:
+    name = mine("return stateless(lambda s: 1 / 0)")
+    arms = [small(name="x/a", stop={"steps": 1}), small(name="x/b", algorithm={"name": name}, world=ALWAYS)]
+    with pytest.raises(SomeFailed, match=r"x/b: ZeroDivisionError: division by zero \(mine.py, line 11\)\n"):
+        simulate(arms, out=tmp_path, workers=0)
 
 
 def test_ctrl_c_in_the_middle_of_a_plug_in_interrupts(mine: Any, tmp_path: Path) -> None:
