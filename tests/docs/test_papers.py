@@ -33,6 +33,10 @@ TABLES = sorted(
     if "_table" in path.stem or "_figure" in path.stem
 )
 """Studies that repeat a table or a figure whole."""
+_ONE_PROCESS = {
+    path.stem: [pytest.mark.xdist_group("cifar10")] for path in TABLES if '"cifar10"' in path.read_text()
+}
+"""Marks that keep the tests of CIFAR-10 in one process, which decodes its images once."""
 CONFIGS = sorted({*(ROOT / "examples" / "papers").glob("*.toml")} - {*TABLES})
 """Configurations that have an experiment's setting, with an arm for each rule."""
 _NARROW = ("model.channels=[4,4]", "model.hidden=[8,8]")
@@ -398,7 +402,9 @@ FEWER_CLIENTS = {"fedlf_table1_cifar", "fedlf_table2", "fedlf_table3", "fedmgda_
 """Tables of a large model, whose first step is cut to two clients, evaluated on test samples alone."""
 
 
-@pytest.mark.parametrize("path", TABLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.stem, marks=_ONE_PROCESS.get(path.stem, [])) for path in TABLES]
+)
 def test_the_first_step_of_a_table_runs(path: Path, tmp_path: Path) -> None:
     inputs.data_of(str(_cells(path)[0].config.task.name))
     fewer = {"run.pacing.clients": 2, "run.evaluate": {"clients": 5}} if path.stem in FEWER_CLIENTS else {}
@@ -410,7 +416,9 @@ def test_the_first_step_of_a_table_runs(path: Path, tmp_path: Path) -> None:
         assert np.isfinite(final.loss[final.n > 0]).all()
 
 
-@pytest.mark.parametrize("name", TABLE_SIZES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=_ONE_PROCESS.get(name, [])) for name in TABLE_SIZES]
+)
 def test_tables_have_the_sizes_of_the_paper(name: str) -> None:
     path = ROOT / "examples" / "papers" / f"{name}.toml"
     config = _cells(path)[0].config
