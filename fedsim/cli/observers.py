@@ -20,8 +20,8 @@ from fedsim.runs.progress import Progress, Watch, shown
 from fedsim.runs.session import Result
 
 _WARNED = {
-    "no finite update": "no update that arrived was finite, so the model is still the initial one; its jobs have the "
-    "status nonfinite; a smaller train.lr may help",
+    "no usable update": "every update that arrived was left out, as not finite or longer than bad_updates.limit, so "
+    "the model is still the initial one; its jobs have the status nonfinite; a smaller train.lr may help",
     "accuracy is no number": "the model's outputs are not finite, so there is no accuracy; a smaller train.lr may help",
 }
 """The text shown for each warning in a manifest."""

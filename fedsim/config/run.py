@@ -54,7 +54,7 @@ class TaskSection(PluginSection):
     clients: Count
     """Number of clients among whom the data are divided: K that train, and the unseen ones."""
     data_dir: Path | None = None
-    """The folder of the data set, or to download it to. By default $FEDSIM_DATA, or `data` if that is not set."""
+    """The folder of the data set. By default $FEDSIM_DATA, or `data` if that is not set; downloads go there alone."""
     pool: Literal["all", "train", "official"] = "all"
     """The samples to divide: `all`, the official training and test sets together; `train`, the training set alone;
     `official`, the training set, with tests on the official test set."""

@@ -156,22 +156,23 @@ class Dispatcher:
             buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
             deadline_us=pacing.deadline_us,
             expected_us=partial(_expected_us, self.world, self.plan.costs, run_state),
-            ask_losses=lambda clients: trainer.losses(clients, run_state.step),
-            update_norms=self._asked("norms", trainer.update_norms),
-            update_products=self._asked("updates", trainer.update_products),
+            ask_losses=self._asked(lambda clients: trainer.losses(clients, run_state.step), "losses"),
+            update_norms=self._asked(trainer.update_norms, "norms", "updates"),
+            update_products=self._asked(trainer.update_products, "updates"),
             world=self.world if self.plan.selector.clairvoyant else None,
             **run_state.client_records.columns(),
         )
 
-    def _asked(self, need: Need, ask: Callable[[Ints], Floats]) -> Callable[[Ints], Floats]:
-        """Return the function that asks the trainer, or one that raises RunError if the need was not declared."""
-        if {need, "updates"} & self.plan.selector.needs:
+    def _asked(self, ask: Callable[[Ints], Floats], *needs: Need) -> Callable[[Ints], Floats]:
+        """Return the function that asks the trainer, or one that raises RunError if none of `needs` was declared."""
+        if self.plan.selector.needs.intersection(needs):
             return ask
 
         def undeclared(clients: Ints) -> Floats:
-            raise RunError(
-                f'a selector that asks for {need} of updates must declare needs=frozenset({{"{need}"}})'
-            )
+            what = {"losses": "losses", "norms": "norms of updates", "updates": "products of updates"}[
+                needs[0]
+            ]
+            raise RunError(f'a selector that asks for {what} must declare needs=frozenset({{"{needs[0]}"}})')
 
         return undeclared
 

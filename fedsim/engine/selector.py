@@ -97,7 +97,7 @@ class View:
     """[K] staleness of the client's last update that was used, -1 if none was."""
     last_loss: Floats
     """[K] mean training loss that the client reported last (before training if the rule asks for it, else the mean over
-    the samples it trained on); NaN if never."""
+    the samples it trained on); NaN if never, and this and the next three unless the selector declares `losses`."""
     last_train_loss: Floats
     """[K] mean over the samples that that job trained on, each before its step; NaN if never."""
     last_loss_rms: Floats
@@ -116,7 +116,7 @@ class View:
     """`expected_us(clients)`: duration of a job of each client at its current speed, in microseconds."""
     ask_losses: Callable[[Clients], Floats]
     """`ask_losses(clients)`: mean training loss of the current model on each client's data. The call takes no
-    virtual time."""
+    virtual time. Only for selectors that declare `losses`."""
     update_norms: Callable[[Clients], Floats]
     """`update_norms(clients)`: [c] norm of each client's last update that a step received; NaN where none did. Only for
     selectors that declare `norms` or `updates`."""

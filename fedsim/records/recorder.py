@@ -231,7 +231,7 @@ class Recorder:
     def warning(self) -> str | None:
         """Return why the records say nothing about learning; None if they do."""
         if self.counts.get("nonfinite") and not {"aggregated", "remembered"} & set(self.counts):
-            return "no finite update"
+            return "no usable update"
         return "accuracy is no number" if self._measured and math.isnan(self.last_accuracy) else None
 
     def _flush(self) -> None:

@@ -177,7 +177,7 @@ def test_a_difference_within_the_noise_of_evaluations_is_doubted(tmp_path: Path)
         ({"ended_by": "world"}, "a ended early, when nothing more could happen"),
         ({"device": "cuda"}, "a was computed on cuda, and its digest holds on that kind of device only"),
         ({"resumed": [{"step": 1, "changed": {"torch": "2"}}]}, "a was resumed with other versions"),
-        ({"warning": "no finite update"}, "a says nothing about learning (no finite update)"),
+        ({"warning": "no usable update"}, "a says nothing about learning (no usable update)"),
         ({"status": "interrupted"}, "a is not complete (interrupted)"),
     ],
 )

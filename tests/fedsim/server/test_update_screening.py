@@ -259,7 +259,7 @@ def test_by_default_bad_updates_are_skipped_and_none_is_too_long() -> None:
 def test_a_run_without_a_finite_update_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = changed({"name": "nan", "share": 1.0}, world={"scenario": "always_on", "horizon": "2h"})
     opened = analysis.open_run(run(config, tmp_path).folder)
-    assert opened.manifest["warning"] == "no finite update"
+    assert opened.manifest["warning"] == "no usable update"
     assert set(opened.frame("jobs").status) == {"nonfinite"}
     assert main_says(opened.folder, capsys).startswith("small [no")
     assert analysis.open_run(run(small(name="sound"), tmp_path).folder).manifest["warning"] is None
