@@ -58,16 +58,17 @@ class FolderError(RunError):
 class SomeFailed(RunError):
     """Some of several runs failed: `errors` by the name of the run, and the `results` of the others.
 
-    `lines` has by name where a plug-in raised an error, as text behind its message.
+    `lines` has by name the file and line of a plug-in that raised the error, as `plugins.line_of` returns them.
     """
 
     def __init__(
-        self, errors: Mapping[str, Exception], results: Sequence[Any], lines: Mapping[str, str] | None = None
+        self, errors: Mapping[str, Exception], results: Sequence[Any], lines: Mapping[str, str]
     ) -> None:
         text = [f"{len(errors)} of {len(errors) + len(results)} runs failed"]
         for name, error in errors.items():
-            line = (lines or {}).get(name, "")
-            message = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}{line}"
+            message = (
+                str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}{lines[name]}"
+            )
             text += [f"{name}: {message}", *getattr(error, "__notes__", ())]
         super().__init__("\n".join(text))
         self.errors, self.results = errors, results

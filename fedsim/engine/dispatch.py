@@ -122,7 +122,7 @@ class Dispatcher:
         return candidates
 
     def _choose(self, places: int) -> Choice:
-        """Let the selector choose among all candidates; choose nobody if there are too few."""
+        """Return the selector's choice, empty if there are fewer candidates than `pacing.least_candidates`."""
         candidates = self._candidates()
         if len(candidates) < self.plan.pacing.least_candidates:
             return Choice.unknown(candidates[:0])

@@ -132,7 +132,7 @@ class Workbench(LoadedModel):
         return reports, [None] * len(jobs.cohort)
 
     def _measure(self, jobs: Jobs, reports: Reports) -> None:
-        """Enter into the reports of jobs trained in groups what else the spec asks for, and whether rows are finite."""
+        """Fill in the losses and accuracies that the spec asks for, and which rows are finite."""
         cohort, starts, rows = jobs.cohort, jobs.starts, jobs.rows
         if self.spec.losses and self._before_is_training:
             reports.loss_before[:] = reports.loss_train
