@@ -131,8 +131,8 @@ def recording_commit(file: Path = FILE) -> str:
     return _git("log", "-1", "--format=%H", "--", file.name, cwd=file.parent).strip()
 
 
-def digests_at(commit: str, root: Path = ROOT) -> dict[str, str]:
-    """Compute the digests of the examples with the code of another commit, on this machine."""
+def digests_at(commit: str, examples: Iterable[str], root: Path = ROOT) -> dict[str, str]:
+    """Compute the digests of some examples, named by their files, with another commit's code on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder, "tree")
         _git("clone", "--quiet", "--no-checkout", str(root), str(tree), cwd=root)
@@ -140,7 +140,7 @@ def digests_at(commit: str, root: Path = ROOT) -> dict[str, str]:
         [script] = [*tree.glob(f"tests/{FILE.stem}.py"), *tree.glob(f"tests/*/{FILE.stem}.py")]
         places = [tree, script.parent, tree / "tests", tree / "tests" / "helpers"]
         done = subprocess.run(
-            [sys.executable, "-c", _AT_COMMIT, *map(str, places)],
+            [sys.executable, "-c", _AT_COMMIT, ",".join(examples), *map(str, places)],
             cwd=tree,
             env=os.environ | {"FEDSIM_DATA": str(inputs.DATA)},
             check=True,
@@ -153,14 +153,15 @@ def digests_at(commit: str, root: Path = ROOT) -> dict[str, str]:
 
 _AT_COMMIT = f"""
 import json, sys
-sys.path[:0] = sys.argv[1:]
+examples, sys.path[:0] = sys.argv[1].split(","), sys.argv[2:]
 import {FILE.stem} as golden
 found = {{}}
 for path in golden.CONFIGS:
-    if not golden.inputs.missing(golden.load(path)[0].task.name):
+    if path.stem in examples:
         found |= golden.digests(path)
 print(json.dumps(found))
 """
+"""Of the other commit's script this uses `CONFIGS` and `digests` alone, which must keep their names and arguments."""
 
 
 def _git(*words: str, cwd: Path) -> str:
@@ -193,13 +194,9 @@ def _compare_again() -> None:
         )
         return
     commit = recording_commit()
-    before = digests_at(commit)
-    found = {
-        name: d
-        for path in CONFIGS
-        if {r.name for r in load_config(path)} & lacking
-        for name, d in digests(path).items()
-    }
+    paths = [path for path in CONFIGS if {run.name for run in load_config(path)} & lacking]
+    before = digests_at(commit, [path.stem for path in paths])
+    found = {name: digest for path in paths for name, digest in digests(path).items()}
     differ = sorted(name for name in lacking & before.keys() if before[name] != found[name])
     for name in differ:
         print(f"{name}: {before[name][:16]} at {commit[:10]} -> {found[name][:16]}")

@@ -111,15 +111,14 @@ def test_without_its_data_an_example_is_left_out_of_the_comparison_and_nothing_i
 
 
 def repository(folder: Path, digest: str) -> Path:
-    """Make a repository whose script computes one digest of one example, committed."""
+    """Make a repository whose script computes a digest of each of two examples, committed."""
     tools = folder / "tests" / "tools"
     tools.mkdir(parents=True, exist_ok=True)
     (tools / "golden_digests.json").write_text(f'"{digest}"')
     (tools / "golden_digests.py").write_text(
-        "from types import SimpleNamespace as N\n"
-        "CONFIGS, inputs = ['a'], N(missing=lambda task: '')\n"
-        "load = lambda path: [N(task=N(name='digits'))]\n"
-        f"digests = lambda path: {{'a/fedavg': '{digest}'}}\n"
+        "from pathlib import Path\n"
+        "CONFIGS = [Path('a.toml'), Path('ab.toml')]\n"
+        f"digests = lambda path: {{f'{{path.stem}}/fedavg': '{digest}'}}\n"
     )
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "--quiet"], ["add", "-A"], [*identity, "commit", "--quiet", "-m", digest]):
@@ -133,10 +132,24 @@ def test_digests_are_computed_again_with_the_commit_that_recorded_them(tmp_path:
     (tmp_path / "other.txt").write_text("a later commit that records nothing")
     repository(tmp_path, "before")
     assert golden_digests.recording_commit(file) == commit
-    assert golden_digests.digests_at(commit, tmp_path) == {"a/fedavg": "before"}
+    assert golden_digests.digests_at(commit, ["a"], tmp_path) == {"a/fedavg": "before"}
     repository(tmp_path, "after")
-    assert golden_digests.digests_at(golden_digests.recording_commit(file), tmp_path) == {"a/fedavg": "after"}
-    assert golden_digests.digests_at(commit, tmp_path) == {"a/fedavg": "before"}
+    last = golden_digests.recording_commit(file)
+    assert golden_digests.digests_at(last, ["a", "ab"], tmp_path) == {
+        "a/fedavg": "after",
+        "ab/fedavg": "after",
+    }
+    assert golden_digests.digests_at(commit, ["a"], tmp_path) == {"a/fedavg": "before"}
+
+
+def test_the_commit_that_recorded_the_digests_computes_them() -> None:
+    if not (golden_digests.ROOT / ".git").exists():
+        pytest.skip("not a clone: another commit's code cannot be had")
+    [path] = [path for path in CONFIGS if path.stem == "quickstart"]
+    names = {run.name for run in load_config(path)}
+    found = golden_digests.digests_at(golden_digests.recording_commit(), [path.stem])
+    assert found.keys() == names
+    assert found == found | {name: digest for name, digest in recorded().items() if name in names}
 
 
 @pytest.mark.parametrize(("then", "code"), [("same", None), ("other", 1)])
@@ -149,7 +162,7 @@ def test_on_an_unknown_kind_of_machine_a_changed_digest_is_an_error(
         "golden_digests.digests", lambda path: {run.name: "same" for run in load_config(path)}
     )
     monkeypatch.setattr("golden_digests.recording_commit", lambda: "0123456789abcdef")
-    monkeypatch.setattr("golden_digests.digests_at", lambda commit: {"quickstart/fedavg": then})
+    monkeypatch.setattr("golden_digests.digests_at", lambda commit, examples: {"quickstart/fedavg": then})
     monkeypatch.setattr("sys.argv", ["golden_digests.py", "--again"])
     with nullcontext() if code is None else pytest.raises(SystemExit, match=str(code)):
         golden_digests.main()
