@@ -133,8 +133,8 @@ class TuneSection(Section):
     levels: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
     """The levels of other axes at which values are tried, by axis; by default all."""
     chosen: dict[str, Any] = Field(default_factory=dict)
-    """The value of each level of the axis that is not skipped, which `fedsim study` writes into the study's folder.
-    Where it is given, nothing is tried."""
+    """The values of levels of the axis, at which nothing is tried. `fedsim study` writes them into the study's folder,
+    for all levels that are not skipped."""
 
 
 class ScaleSection(Section):
@@ -212,10 +212,6 @@ class StudyConfig(Section):
             yield (
                 f"tune.seeds: expected none of the study's seeds, so that its results do not choose, found {shared[0]}"
             )
-        if tune.chosen and tune.axis in self.axes:
-            used = dict.fromkeys(levels[tune.axis] for levels in self.combinations())
-            if missing := [level for level in used if level not in tune.chosen]:
-                yield f"tune.chosen: expected a value for each level of {tune.axis!r}, found none for {missing[0]!r}"
 
     def _unknown(self, axis: str, axis_key: str, levels: Iterable[str], level_key: str) -> Iterable[str]:
         """Return a message if the study has no such axis, or for each level that the axis does not have."""

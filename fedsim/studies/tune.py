@@ -24,19 +24,21 @@ Scores = dict[str, dict[str, float]]
 
 
 def to_tune(study: StudyConfig) -> bool:
-    """Return whether the study has a `[tune]` whose values are not chosen."""
-    return study.tune is not None and not study.tune.chosen
+    """Return whether the study has a `[tune]` and a level without a chosen value."""
+    return study.tune is not None and bool(_levels_to_tune(study))
 
 
 def tuning_study(study: StudyConfig, source: str) -> StudyConfig:
-    """Return the study `<name>_tuning` that tries each value of `[tune]`: its last axis has a level for each.
+    """Return the study `<name>_tuning` that tries each value of `[tune]` at each level without a chosen one.
+
+    Its last axis has a level for each value.
 
     `source` names the file in messages. Raises ConfigError for cells that cannot be run, be it in the study itself.
     """
     tune = _tune_of(study)
     cells_of(provisional(study), source)
     axes = {
-        axis: {level: levels[level] for level in _tried(tune, axis, tuple(levels))}
+        axis: {level: levels[level] for level in _levels_tried(study, axis)}
         for axis, levels in study.axes.items()
     }
     values = levels_of(tune.key, tune.values, f"{source}: tune.values")
@@ -56,20 +58,20 @@ def tuning_study(study: StudyConfig, source: str) -> StudyConfig:
 
 
 def provisional(study: StudyConfig) -> StudyConfig:
-    """Return the study with the first value for every level."""
+    """Return the study with the first value for every level without a chosen one."""
     tune = _tune_of(study)
-    return _with(study, dict.fromkeys(study.axes[tune.axis], tune.values[0]))
+    return _with(study, dict.fromkeys(study.axes[tune.axis], tune.values[0]) | tune.chosen)
 
 
 def tuned(study: StudyConfig, folder: Path) -> StudyConfig:
     """Return the study with the values that its tuning study in `folder` chose.
 
     A value is chosen if its mean of the metric is the best, of equal ones the first. A value with a run that failed is
-    not chosen. Raises RunError if none is left for a level.
+    not chosen. A level that had a value before keeps it. Raises RunError if none is left for a level.
     """
     tune = _tune_of(study)
     best = min if smaller_is_better(tune.metric) else max
-    chosen = {}
+    chosen = dict(tune.chosen)
     for level, means in scores(tune, analysis.open_study(folder)).items():
         values = [
             (mean, value) for mean, value in zip(means.values(), tune.values, strict=True) if mean == mean
@@ -79,7 +81,7 @@ def tuned(study: StudyConfig, folder: Path) -> StudyConfig:
                 f"{folder}: a run of each value of {tune.key} failed at {tune.axis}={level}: try other values"
             )
         chosen[level] = best(values, key=lambda pair: pair[0])[1]
-    return _with(study, chosen)
+    return _with(study, {level: chosen[level] for level in study.axes[tune.axis] if level in chosen})
 
 
 def scores(tune: TuneSection, tried: analysis.Study) -> Scores:
@@ -139,9 +141,17 @@ def _with(study: StudyConfig, chosen: Mapping[str, Any]) -> StudyConfig:
     return study.model_copy(update={"tune": _tune_of(study).model_copy(update={"chosen": dict(chosen)})})
 
 
-def _tried(tune: TuneSection, axis: str, levels: tuple[str, ...]) -> tuple[str, ...]:
+def _levels_to_tune(study: StudyConfig) -> tuple[str, ...]:
+    """Return the levels of the axis of `[tune]` that are not skipped and have no chosen value."""
+    tune = _tune_of(study)
+    used = dict.fromkeys(levels[tune.axis] for levels in study.combinations())
+    return tuple(level for level in used if level not in tune.chosen)
+
+
+def _levels_tried(study: StudyConfig, axis: str) -> tuple[str, ...]:
     """Return the levels of an axis at which values are tried."""
-    return _among(tune.levels.get(axis, levels), levels)
+    tune, levels = _tune_of(study), tuple(study.axes[axis])
+    return _levels_to_tune(study) if axis == tune.axis else _among(tune.levels.get(axis, levels), levels)
 
 
 def _among(levels: str | tuple[str, ...], known: Any) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -143,7 +144,6 @@ def test_a_value_whose_run_fails_is_not_chosen(tmp_path: Path, capsys: pytest.Ca
         ({"seeds": [1, 12]}, "tune.seeds: expected none of the study's seeds, so that its results do not choose"),
         ({"levels": {"rule": "fedfv"}}, "tune.levels.rule: every level of 'rule' chooses a value; leave it out"),
         ({"levels": {"world": "x"}}, "tune.levels.world: there is no axis 'world'"),
-        ({"chosen": {"fedavg": 1.0}}, "tune.chosen: expected a value for each level of 'rule', found none for 'fedfv'"),
         ({"chosen": {"fedav": 1.0}}, "tune.chosen: axis 'rule' has no level 'fedav'; did you mean 'fedavg'?"),
         ({"values": [0.1]}, "tune.values"),
         ({"key": "seed"}, "tune.key: expected a key of [run], such as train.lr, found 'seed'"),
@@ -211,6 +211,43 @@ def test_a_skipped_level_needs_no_value_until_it_is_run(tmp_path: Path) -> None:
     tune = analysis.open_study(outcome.folder).tune
     assert tune is not None
     assert list(tune.chosen) == ["fedavg", "fedfv"]
+
+
+def test_a_level_with_a_value_is_not_tried(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here it is the worst value, which no run would choose."""
+    file = tmp_path / "s.toml"
+    file.write_text(tomli_w.dumps(tables(tune=TUNE | {"chosen": {"fedavg": VALUES[0]}})))
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(file), "--out", str(tmp_path / "runs"), "--jobs", "1", "--device", "cpu"])
+    assert ended.value.code == 0
+    assert {
+        cell.levels["rule"] for cell in analysis.open_study(tmp_path / "runs" / "smallest_tuning").cells
+    } == {"fedfv"}
+    full, study = (analysis.open_study(folder / "smallest") for folder in (done, tmp_path / "runs"))
+    assert full.tune is not None
+    assert study.tune is not None
+    assert study.tune.chosen == {"fedavg": VALUES[0], "fedfv": full.tune.chosen["fedfv"]}
+    for rule, value in study.tune.chosen.items():
+        run = analysis.open_run(study.folder / "runs" / rule / "seed-1")
+        assert run.config["train"]["lr"] == value
+
+
+def test_a_study_without_its_runs_can_be_extended_by_levels(done: Path, tmp_path: Path) -> None:
+    """Its study file has the values of its levels, so that only the new one tries any."""
+    some = tables(skip=[{"rule": "fedfv"}])
+    kept = studies.study(some, out=tmp_path, jobs=1, device="cpu").folder
+    for folder in (kept / "runs", tmp_path / "smallest_tuning"):
+        shutil.rmtree(folder)
+    wider = read_toml(kept / "study.toml")
+    del wider["skip"]
+    outcome = studies.study(wider, out=tmp_path, jobs=1, device="cpu")
+    assert (outcome.done, outcome.failed) == (2, ())
+    assert [path.parent.name for path in (kept / "runs").glob("*/seed-*")] == ["fedfv"]
+    tried = {path.name for path in (tmp_path / "smallest_tuning" / "runs").iterdir()}
+    assert tried == {f"fedfv.{value}" for value in VALUES}
+    assert analysis.open_study(kept).digest == analysis.open_study(done / "smallest").digest
 
 
 def test_the_ends_of_the_values_are_named() -> None:
