@@ -23,6 +23,7 @@ from .statistics.observatory import conflict_table
 from .statistics.over_time import improved_over_time, improved_users_percent, time_below
 from .statistics.paired import PairedDifference, differences, differences_of
 from .statistics.published import ClaimedPair, ClaimResult, PublishedValue, claim_results, published_values
+from .statistics.time_to_target import SpeedUp, speed_ups, time_to_target
 from .statistics.variance.study_components import VarianceComponents, variance_components
 from .statistics.waste import waste, waste_by_status, waste_table
 from .tables.arms import arms_table
@@ -37,6 +38,7 @@ from .tables.group_tables import (
 )
 from .tables.published_tables import published_frames, published_tables
 from .tables.study_tables import study_frames, study_tables
+from .tables.target_tables import target_tables
 from .worlds.choices import participation_gap, selection_regret
 from .worlds.difference import WorldDiff, compare_worlds
 from .worlds.facts import QUARTILES_NOTE, world_facts
@@ -61,6 +63,7 @@ __all__ = [
     "PairedDifference",
     "PublishedValue",
     "Run",
+    "SpeedUp",
     "Study",
     "TensorBoardWriter",
     "VarianceComponents",
@@ -115,13 +118,16 @@ __all__ = [
     "run_participation",
     "run_participation_tables",
     "selection_regret",
+    "speed_ups",
     "study_document",
     "study_frames",
     "study_participation",
     "study_tables",
     "summarize_world",
     "summary",
+    "target_tables",
     "time_below",
+    "time_to_target",
     "tracking_uri",
     "variance_components",
     "waste",

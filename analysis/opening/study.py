@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Point = Literal["end", "steps", "time", "bytes"]
 POINTS: tuple[Point, ...] = get_args(Point)
 """Points at which runs are compared: their ends, or equal numbers of steps, virtual time or bytes moved."""
-_COLUMNS = {"steps": "step", "time": "time_us", "bytes": "bytes"}
+COLUMN_OF = {"steps": "step", "time": "time_us", "bytes": "bytes"}
+"""By point, the column that says how far a run had come."""
 _ENOUGH = 0.5
 """An exactly shared point is used if it lies beyond this share of the range that all runs reached."""
 
@@ -196,13 +197,13 @@ class Study:
             if at != "end" or self.last > 1:
                 for cell in cells:
                     self.run(cell)  # raises an error if its evaluations before the end are gone
-            numbers = [self._positions(cell, split) for cell in cells]
-            chosen = [len(n) - 1 for n in numbers] if at == "end" else _equal(numbers, _COLUMNS[at])
+            numbers = [self.positions(cell, split) for cell in cells]
+            chosen = [len(n) - 1 for n in numbers] if at == "end" else _equal(numbers, COLUMN_OF[at])
             for cell, each, i in zip(cells, numbers, chosen, strict=True):
-                point = {name: int(each[name].iloc[i]) for name in _COLUMNS.values()}
+                point = {name: int(each[name].iloc[i]) for name in COLUMN_OF.values()}
                 measured = self._measured(cell, self.evaluations(cell, split)[: i + 1], metrics)
                 rows.append({**cell.levels, "seed": cell.seed, **point, **measured})
-        columns = [*self.axes, "seed", *_COLUMNS.values(), "clients", *metrics]
+        columns = [*self.axes, "seed", *COLUMN_OF.values(), "clients", *metrics]
         rows.sort(key=self._place)
         return pd.DataFrame(rows, columns=columns)
 
@@ -235,10 +236,11 @@ class Study:
         """Return the sort key of a row: its levels in the order of the file, then its seed."""
         return (*(levels.index(row[axis]) for axis, levels in self.axes.items()), row["seed"])
 
-    def _positions(self, cell: Cell, split: str | None) -> pd.DataFrame:
+    def positions(self, cell: Cell, split: str | None = None) -> pd.DataFrame:
         """Return how far a cell's run had come at each evaluation: step, time_us, bytes."""
         import pandas as pd
 
+        split = split or self.split
         if cell.results:
             last = _of_split(cell, split)
             return pd.DataFrame({"step": [last.step], "time_us": [last.time_us], "bytes": [last.bytes]})

@@ -171,8 +171,8 @@ def differences_of(
     better_is = better_is or ("smaller" if plugins.smaller_is_better(column) else "larger")
     shared = {"metric": column, "at": at, "axis": among, "baseline": base, "better_is": better_is}
     differences = []
-    for level, others in _comparisons(study, among, base):
-        sides = [_side(frame, others | {among: name}) for name in (level, base)]
+    for level, others in comparisons(study, among, base):
+        sides = [side_of(frame, others | {among: name}) for name in (level, base)]
         labels = shared | {"level": level, "others": others}
         differences.append(_difference(labels, sides, study.seeds, size))
     if not differences:
@@ -193,7 +193,7 @@ def corrected(differences: Sequence[PairedDifference]) -> list[PairedDifference]
     ]
 
 
-def _comparisons(study: Study, axis: str, base: str) -> Iterator[tuple[str, dict[str, str]]]:
+def comparisons(study: Study, axis: str, base: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each level that shares other levels with the baseline, and these levels, in the order of the study."""
     planned = {_key(cell, axis): _others(cell, axis) for cell in study.cells}
     for level in study.axes[axis]:
@@ -212,7 +212,8 @@ def _others(cell: Cell, axis: str) -> dict[str, str]:
     return {name: level for name, level in cell.levels.items() if name != axis}
 
 
-def _side(frame: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
+def side_of(frame: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
+    """Return the rows of a frame with these levels, by seed."""
     rows = np.ones(len(frame), dtype=bool)
     for name, level in levels.items():
         rows &= np.asarray(frame[name] == level)

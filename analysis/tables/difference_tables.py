@@ -110,7 +110,7 @@ def cells(each: PairedDifference) -> list[str]:
         "\n".join([each.level, *(f"{axis}={level}" for axis, level in each.others.items())]),
         str(each.n),
         f"{_signed(each.mean)}\n{span(each.interval)}\n{span(each.t_interval)}",
-        f"{_p(each.p_holm)}\n({_p(each.p_value)})\n({_p(each.sign_p)})",
+        f"{p_text(each.p_holm)}\n({p_text(each.p_value)})\n({p_text(each.sign_p)})",
         f"{_signed(each.effect_size)}\n{f'{100 * each.better:.0f} %' if each.n else '–'}",
         f"{_detects(each)}\n{'–' if each.seeds_needed is None else f'{each.seeds_needed:,}'}",
         f"{plain(each.pairing_factor)}\n{span(each.pairing_interval, '')}",
@@ -208,7 +208,8 @@ def plain(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3g}"
 
 
-def _p(value: float) -> str:
+def p_text(value: float) -> str:
+    """Return a p value with three decimals; a dash for NaN."""
     return "–" if math.isnan(value) else f"{value:.3f}" if value >= LEAST_P else f"<{LEAST_P:g}"
 
 

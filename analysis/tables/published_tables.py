@@ -18,7 +18,7 @@ from fedsim.analysis.statistics.published import (
     claim_results,
     published_values,
 )
-from fedsim.analysis.tables.difference_tables import LEAST_P, plain, span
+from fedsim.analysis.tables.difference_tables import p_text, plain, span
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
 
@@ -143,7 +143,7 @@ def _claim_cells(result: ClaimResult, axes: Sequence[str]) -> list[str]:
     if missing == len(result.pairs):
         return [*known, f"{missing} not run", "", "", ""]
     pair, not_run = _least_certain(result), f"\n{missing} not run" if missing else ""
-    return [*known, pairs + not_run, _pair_text(pair), _difference(pair), _p(pair.p_holm)]
+    return [*known, pairs + not_run, _pair_text(pair), _difference(pair), p_text(pair.p_holm)]
 
 
 def _least_certain(result: ClaimResult) -> ClaimedPair:
@@ -163,7 +163,3 @@ def _pair_text(pair: ClaimedPair) -> str:
 def _difference(pair: ClaimedPair) -> str:
     mean = "–" if math.isnan(pair.mean) else f"{pair.mean:+.3g}"
     return f"{mean}\n{span(t_interval(pair.differences))}"
-
-
-def _p(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}" if value >= LEAST_P else f"<{LEAST_P:g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,13 @@ class Questions:
         int | None,
         Option(
             metavar="N", min=1, help="Studies: compare means over the last N evaluations up to the point."
+        ),
+    ] = None
+    target: Annotated[
+        str | None,
+        Option(
+            metavar="METRIC=VALUE",
+            help="One study: show how long its runs take until a metric reaches a value.",
         ),
     ] = None
     published: Annotated[
@@ -89,6 +97,7 @@ def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[T
         "--metric": what.metrics,
         "--at": what.at,
         "--last": what.last,
+        "--target": what.target,
         "--published": what.published,
         "--components": what.components,
     }
@@ -114,11 +123,28 @@ def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[T
     if second is not None:
         study = analysis.join_studies(study, analysis.open_study(second))
     asked = study.asked(what.of_studies())
+    if what.target is not None:
+        return _to_target(asked, what)
     return analysis.component_tables(asked) if what.components else analysis.study_tables(asked)
 
 
+def _to_target(study: analysis.Study, what: Questions) -> Iterable[Table]:
+    if what.metrics or what.by or what.components or "end" in (what.at or ()):
+        raise ConfigError(
+            "--target: it names the metric, and takes --axis, --baseline, --split, --last and --at steps, time or bytes"
+        )
+    metric, _, text = (what.target or "").rpartition("=")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or not metric:
+        raise ConfigError(f"--target {what.target}: expected a metric and a value, such as mean_percent=80")
+    return analysis.target_tables(study, metric.strip(), value)
+
+
 def _beside_paper(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    if second is not None or what.components or what.of_studies():
+    if second is not None or what.components or what.target or what.of_studies():
         raise ConfigError(
             "--published: it compares one study with its paper, and takes no other study or option"
         )

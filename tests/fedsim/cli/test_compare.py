@@ -151,3 +151,33 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
     ):
         with pytest.raises(error, match=message):
             compared(*arguments)
+
+
+def test_the_time_to_a_target_is_compared_by_seed(studies: list[Path]) -> None:
+    study = analysis.open_study(studies[0])
+    values = study.frame(["mean_percent"])["mean_percent"]
+    low, high = float(values.min()) / 2, 100
+    text = compared(studies[0], "--target", f"mean_percent={low}", "--at", "steps", "--at", "time")
+    assert f"first: steps to mean percent {low:g}" in text
+    assert f"first: virtual time to mean percent {low:g}" in text
+    assert text.count("3 of 3") >= 4
+    assert "speed-up over" in text
+    assert "With 3 seeds it cannot be below 0.25" in text
+    assert compared(studies[0], "--target", f"mean_percent={high}").count("0 of 3 – – –") == 2
+    for wrong in ("mean_percent", "mean_percent=", "=80", "mean_percent=nan", "mean_percent=many"):
+        result = CliRunner().invoke(app, ["compare", str(studies[0]), "--target", wrong])
+        assert isinstance(result.exception, ConfigError)
+        assert "expected a metric and a value, such as mean_percent=80" in str(result.exception)
+    for option in (
+        ("--metric", "gini"),
+        ("--by", "compute"),
+        ("--components",),
+        ("--at", "end"),
+        ("--published",),
+    ):
+        result = CliRunner().invoke(app, ["compare", str(studies[0]), "--target", "gini=0.1", *option])
+        assert isinstance(result.exception, ConfigError)
+        assert option[0] in str(result.exception) or "--target" in str(result.exception)
+    single = studies[0] / "runs" / "fedavg" / "seed-1"
+    result = CliRunner().invoke(app, ["compare", str(single), str(single), "--target", "gini=0.1"])
+    assert "--target: it is for studies" in str(result.exception)

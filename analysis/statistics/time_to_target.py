@@ -1,0 +1,129 @@
+"""How long runs take to a target: steps, virtual time or bytes until a metric reaches a value, paired by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
+from fedsim.analysis.statistics.paired import CONFIDENCE, comparisons, side_of
+from fedsim.analysis.statistics.paired_tests import holm, sign_test
+from fedsim.common import arguments, plugins
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Unit = Literal["steps", "time", "bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How much faster a level is to a target than the baseline, paired by seed."""
+
+    level: str
+    baseline: str
+    others: dict[str, str]
+    """The level of each other axis, equal on both sides."""
+    seeds: tuple[int, ...]
+    """Seeds for which both runs are done and at least one reached the target."""
+    ratios: Floats
+    """[n] the baseline's steps, time or bytes divided by the level's: 0 where only the baseline reached the target,
+    inf where only the level did."""
+    interval: tuple[float, float] | None
+    """Interval of the median with a coverage of at least 95 %; None below 6 seeds."""
+    p_value: float
+    """Two-sided p value of the exact sign test; NaN without seeds."""
+    p_holm: float = math.nan
+    """`p_value` with Holm's correction for all comparisons in the same list."""
+
+    @property
+    def median(self) -> float:
+        """The median of the ratios; NaN without seeds."""
+        return float(np.median(self.ratios)) if len(self.ratios) else math.nan
+
+    @property
+    def faster(self) -> int:
+        """The number of seeds in which the level was faster."""
+        return int((self.ratios > 1).sum())
+
+
+@arguments.checked
+def time_to_target(study: Study, metric: str, value: float) -> pd.DataFrame:
+    """Return one row per finished run: how far it had come when a metric first reached a value.
+
+    Columns: one per axis, `seed`, `step`, `time_us`, `bytes`; inf where the run ended before it reached the value. The
+    value is reached at the first evaluation at which the metric is at least `value`, or at most for a metric of which
+    smaller values are better. With the study's `last`, that is the mean of the last evaluations up to there. Raises
+    ConfigError for an unknown metric, FolderError for a run whose folder is missing.
+    """
+    import pandas as pd  # imported here: opening a study does not need it
+
+    rows = [
+        {**cell.levels, "seed": cell.seed, **_reached(study, cell, metric, value)} for cell in study.finished
+    ]
+    return pd.DataFrame(rows, columns=[*study.axes, "seed", *COLUMN_OF.values()])
+
+
+def _reached(study: Study, cell: Cell, metric: str, value: float) -> dict[str, float]:
+    study.run(cell)  # raises an error if its evaluations before the end are gone
+    values = np.array([each.summary([metric])[metric] for each in study.evaluations(cell)], dtype=np.float64)
+    if len(values) < study.last:
+        return dict.fromkeys(COLUMN_OF.values(), math.inf)
+    means = np.lib.stride_tricks.sliding_window_view(values, study.last).mean(axis=1)
+    there = means <= value if plugins.smaller_is_better(metric) else means >= value
+    if not there.any():
+        return dict.fromkeys(COLUMN_OF.values(), math.inf)
+    row = study.positions(cell).iloc[int(there.argmax()) + study.last - 1]
+    return {column: float(row[column]) for column in COLUMN_OF.values()}
+
+
+@arguments.checked
+def speed_ups(study: Study, frame: pd.DataFrame, unit: Unit = "time") -> list[SpeedUp]:
+    """Compare each level of the study's axis with the baseline by a frame of `time_to_target`.
+
+    Runs are paired by seed, at equal levels of the other axes. A run that did not reach the target is slower than one
+    that did; pairs of which neither did are left out. Empty for a study without an axis or with one level.
+    """
+    if not study.axes:
+        return []
+    axis = study.axis()
+    base = study.baseline(axis)
+    found = list(_speed_ups(frame, axis, base, comparisons(study, axis, base), COLUMN_OF[unit]))
+    corrected = holm([each.p_value for each in found]).tolist()
+    return [replace(each, p_holm=p) for each, p in zip(found, corrected, strict=True)]
+
+
+def _speed_ups(
+    frame: pd.DataFrame, axis: str, base: str, levels: Iterator[tuple[str, dict[str, str]]], column: str
+) -> Iterator[SpeedUp]:
+    for level, others in levels:
+        ours, theirs = (side_of(frame, others | {axis: name})[column] for name in (level, base))
+        seeds = [seed for seed in ours.index if seed in theirs.index]
+        mine, its = (np.asarray(side.loc[seeds], dtype=np.float64) for side in (ours, theirs))
+        known = np.isfinite(mine) | np.isfinite(its)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(mine == its, 1.0, its / mine)[known]  # both may lie at 0, the first evaluation
+        yield SpeedUp(
+            level=level,
+            baseline=base,
+            others=others,
+            seeds=tuple(seed for seed, kept in zip(seeds, known.tolist(), strict=True) if kept),
+            ratios=ratios,
+            interval=_interval_of_median(ratios),
+            p_value=sign_test(np.sign(ratios - 1)) if len(ratios) else math.nan,
+        )
+
+
+def _interval_of_median(values: Floats) -> tuple[float, float] | None:
+    """Return the narrowest pair of order statistics that covers the median with 95 %, whatever the distribution."""
+    outside = int(stats.binom.ppf((1 - CONFIDENCE) / 2, len(values), 0.5)) if len(values) else 0
+    if outside < 1:
+        return None
+    ordered: list[Any] = np.sort(values).tolist()
+    return ordered[outside - 1], ordered[-outside]

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedsim import analysis
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.study import Study
+from fedsim.analysis.statistics.time_to_target import _interval_of_median
+from fedsim.common.errors import ConfigError, FolderError
+from fedsim.common.units import US
+from synthetic_runs import evals_table, jobs_table
+from synthetic_studies import write_study
+
+HOUR_US = 3600 * US
+CURVES = {  # by level and seed, the accuracy in percent of four clients at evaluations one hour apart
+    ("slow", 1): [10, 20, 30, 60],
+    ("slow", 2): [10, 60, 60, 60],
+    ("slow", 3): [10, 20, 30, 40],
+    ("slow", 4): [10, 20, 30, 40],
+    ("fast", 1): [10, 60, 20, 60],
+    ("fast", 2): [10, 20, 60, 60],
+    ("fast", 3): [10, 20, 60, 60],
+    ("fast", 4): [10, 20, 30, 40],
+}
+
+
+def study_of(folder: Path, curves: dict[tuple[str, int], list[int]], **compare: Any) -> Study:
+    def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        curve = np.array(curves[levels["rule"], seed])
+        ends = np.arange(len(curve)) * HOUR_US
+        jobs = jobs_table(dispatch_us=ends, end_us=ends, download_bytes=np.full(len(ends), 100))
+        evals = evals_table(np.repeat(curve[:, None] / 100, 4, axis=1), n=100, every_us=HOUR_US)
+        return {"evals": evals, "jobs": jobs}
+
+    levels = tuple(dict.fromkeys(level for level, _ in curves))
+    seeds = sorted({seed for _, seed in curves})
+    return write_study(
+        folder,
+        made,
+        axes={"rule": levels},
+        seeds=seeds,
+        compare={"axis": "rule", "baseline": levels[0]} | compare,
+    )
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return study_of(tmp_path / "made", CURVES)
+
+
+def test_the_first_evaluation_that_reaches_the_value_counts(study: Study) -> None:
+    frame = analysis.time_to_target(study, "mean_percent", 60)
+    assert frame["rule"].tolist() == 4 * ["slow"] + 4 * ["fast"]
+    assert frame["step"].tolist() == [3, 1, math.inf, math.inf, 1, 2, 2, math.inf]
+    assert frame["time_us"].tolist() == (frame["step"] * HOUR_US).tolist()
+    assert frame["bytes"][0] == 100 * (3 + 1)  # of the jobs that ended by then
+    assert analysis.time_to_target(study, "mean_percent", 60.1)["step"].eq(math.inf).all()
+
+
+def test_a_metric_of_which_less_is_better_is_reached_from_above(tmp_path: Path) -> None:
+    def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        apart = np.array([[0.2, 0.8], [0.4, 0.6], [0.5, 0.5]])
+        return {"evals": evals_table(apart, n=100)}
+
+    made_up = write_study(tmp_path / "made", made, axes={}, seeds=[1])
+    assert analysis.time_to_target(made_up, "std_percent", 10)["step"].tolist() == [1]
+    assert analysis.speed_ups(made_up, analysis.time_to_target(made_up, "std_percent", 10)) == []
+    assert "reached" in str(analysis.target_tables(made_up, "std_percent", 10)[0].columns[0].header)
+
+
+def test_means_of_the_last_evaluations_reach_it_later(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "made", CURVES, last=2)
+    steps = analysis.time_to_target(study, "mean_percent", 60)["step"].tolist()
+    assert steps == [math.inf, 2, math.inf, math.inf, math.inf, 3, 3, math.inf]
+    longer = study_of(tmp_path / "longer", CURVES, last=5)
+    assert analysis.time_to_target(longer, "mean_percent", 0)["step"].eq(math.inf).all()
+
+
+def test_a_run_that_never_reaches_it_is_slower_than_one_that_does(study: Study) -> None:
+    frame = analysis.time_to_target(study, "mean_percent", 60)
+    (found,) = analysis.speed_ups(study, frame, "steps")
+    assert (found.level, found.baseline, found.seeds) == ("fast", "slow", (1, 2, 3))
+    assert found.ratios.tolist() == [3, 0.5, math.inf]
+    assert (found.median, found.faster, found.interval) == (3, 2, None)
+    assert found.p_value == stats.binomtest(2, 3).pvalue
+    (turned,) = analysis.speed_ups(study.asked({"baseline": "fast"}), frame, "steps")
+    assert turned.ratios.tolist() == [1 / 3, 2, 0]
+    assert turned.p_value == found.p_value
+
+
+def test_equal_times_decide_nothing_and_p_values_are_corrected(tmp_path: Path) -> None:
+    curves = {(level, seed): [0, 0, 60, 60] for level in ("base", "same") for seed in range(8)}
+    curves |= {("first", seed): [60, 60, 60, 60] for seed in range(8)}
+    study = study_of(tmp_path / "made", curves)
+    same, first = analysis.speed_ups(study, analysis.time_to_target(study, "mean_percent", 50))
+    assert (same.median, same.faster, same.p_value, same.p_holm) == (1, 0, 1, 1)
+    assert first.ratios.tolist() == 8 * [math.inf]  # reached at the first evaluation, at virtual time 0
+    assert first.p_value == 2 * 0.5**8
+    assert first.p_holm == 2 * first.p_value
+
+
+@pytest.mark.parametrize("n", [6, 8, 9, 17, 40])
+def test_the_interval_covers_the_median(n: int) -> None:
+    generator, hits = np.random.default_rng(n), 0
+    draws: Floats = generator.exponential(size=(2000, n))
+    for values in draws:
+        low, high = _interval_of_median(values) or (math.nan, math.nan)
+        hits += low <= math.log(2) <= high
+    assert 0.94 < hits / 2000 < 0.995
+    assert _interval_of_median(draws[0, :5]) is None
+
+
+def test_bad_questions_are_refused(study: Study) -> None:
+    with pytest.raises(ConfigError, match="mean_percen"):
+        analysis.time_to_target(study, "mean_percen", 60)
+    (study.folder / "runs" / "slow" / "seed-1" / "manifest.json").unlink()
+    with pytest.raises(FolderError, match="seed-1"):
+        analysis.time_to_target(analysis.open_study(study.folder), "mean_percent", 60)
