@@ -40,11 +40,11 @@ def target_tables(study: Study, metric: str, value: float) -> list[Table]:
 
 def _table(study: Study, frame: pd.DataFrame, target: str, unit: Unit) -> Table:
     found = speed_ups(study, frame, unit)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.title = shown(f"{study.name}: {_UNITS[unit]} to {target}{conditions(study)}")
     table.caption = shown(" ".join(_notes(frame, found, unit)))
     table.title_justify = table.caption_justify = "left"
-    headings = [*study.axes, "reached", "median", "smallest", "largest"]
+    headings = [*study.axes, "reached", "median", "least", "most"]
     if found:
         headings += [f"speed-up over\n{found[0].baseline}", "faster", "p Holm"]
     for heading in headings:
