@@ -49,6 +49,7 @@ VALUES += (
     "PairedDifference",
     "PublishedValue",
     "Run",
+    "SpeedUp",
     "Study",
     "VarianceComponents",
     "WorldDiff",

@@ -88,7 +88,8 @@ def test_evaluating_a_part_changes_nothing_but_what_is_seen(tmp_path: Path) -> N
     merged = ours.merge(theirs, on=["step", "client"], suffixes=("", "_whole"))
     assert len(merged) == len(ours)
     assert (merged.correct == merged.correct_whole).all()
-    np.testing.assert_array_equal(merged.loss, merged.loss_whole)
+    # A batch of other size may round the scores of a sample differently, which depends on the processor.
+    np.testing.assert_allclose(merged.loss, merged.loss_whole, rtol=1e-6)
 
 
 @pytest.mark.parametrize("clients", [None, 5])
