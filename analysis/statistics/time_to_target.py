@@ -33,8 +33,8 @@ class SpeedUp:
     seeds: tuple[int, ...]
     """Seeds for which both runs are done and at least one reached the target."""
     ratios: Floats
-    """[n] the baseline's steps, time or bytes divided by the level's: 0 where only the baseline reached the target,
-    inf where only the level did."""
+    """The steps, time or bytes of the baseline divided by those of the level, one number per seed: 0 where only the
+    baseline reached the target, inf where only the level did."""
     interval: tuple[float, float] | None
     """Interval of the median with a coverage of at least 95 %; None below 6 seeds."""
     p_value: float
