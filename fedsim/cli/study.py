@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +13,7 @@ from typer import Argument, Option
 from fedsim import analysis
 from fedsim.cli.options import Device, Quiet, command_line, count_of, grouped, interrupted
 from fedsim.common import plugins
-from fedsim.common.errors import RunError
+from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import Terminal, say, shown
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ class Changes:
     seeds: Annotated[str | None, Option(help="Other seeds: a number of seeds, or a list such as 3,7,9.")] = (
         None
     )
+    only: Annotated[
+        list[str] | None,
+        Option(
+            metavar="AXIS=LEVEL",
+            help="Run a part: these levels of an axis, as in rule=fedavg,fedfv; may be repeated.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +79,20 @@ def study(
     from fedsim.config.study import load_study  # imported here: `fedsim --help` does not need pydantic
 
     count_of(running.jobs, "--jobs", least=1)
-    config = load_study(file, scale=changes.scale, sets=changes.sets or (), seeds=changes.seeds)
+    sets = [*(changes.sets or ()), *_parts_of_axes(changes.only or ())]
+    config = load_study(file, scale=changes.scale, sets=sets, seeds=changes.seeds)
     run_cells(config, file.name, running, command_line("study", file, groups=(changes, running)))
+
+
+def _parts_of_axes(texts: Iterable[str]) -> list[str]:
+    """Return the assignments that stand for `--only AXIS=LEVEL,LEVEL`, one for each axis. Raises ConfigError."""
+    parts: dict[str, list[str]] = {}
+    for text in texts:
+        axis, _, levels = (part.strip() for part in text.partition("="))
+        if not axis or not levels:
+            raise ConfigError(f"--only: expected AXIS=LEVEL, such as rule=fedavg,fedfv, found {text!r}")
+        parts.setdefault(axis, []).extend(level.strip() for level in levels.split(","))
+    return [f"only.{axis}={json.dumps(levels)}" for axis, levels in parts.items()]
 
 
 def run_cells(config: StudyConfig, source: str, running: Running, again: str) -> None:

@@ -163,6 +163,9 @@ class StudyConfig(Section):
     """What varies: `[axes.AXIS.LEVEL]` has the keys that a level of an axis sets in a run's configuration."""
     skip: tuple[dict[str, str | tuple[str, ...]], ...] = ()
     """Combinations to leave out: by axis, a level or several."""
+    only: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+    """The part of the study to run: by axis, a level or several; all levels of the axes that it does not name. `[tune]`
+    chooses the same values as in the whole study."""
     compare: CompareSection | None = None
     tune: TuneSection | None = None
     published: PublishedSection | None = None
@@ -176,6 +179,11 @@ class StudyConfig(Section):
             for axis, levels in rule.items():
                 place = f"skip.{number}.{axis}"
                 yield from self._unknown(axis, place, levels_in(levels), place)
+        for axis, levels in self.only.items():
+            place = f"only.{axis}"
+            if not levels:
+                yield f"{place}: expected a level, or a list of levels, found none"
+            yield from self._unknown(axis, place, levels_in(levels), place)
         if self.compare is not None:
             axis, baseline = self.compare.axis, self.compare.baseline
             yield from self._unknown(axis, "compare.axis", (baseline,), "compare.baseline")
@@ -225,8 +233,12 @@ class StudyConfig(Section):
         ]
 
     def combinations(self) -> list[Levels]:
-        """Return all combinations of levels that are not skipped; the level of the last axis changes fastest."""
-        every = [dict(zip(self.axes, levels, strict=True)) for levels in product(*self.axes.values())]
+        """Return the combinations of levels to run; the level of the last axis changes fastest."""
+        wanted = [
+            [level for level in levels if level in levels_in(self.only.get(axis, tuple(levels)))]
+            for axis, levels in self.axes.items()
+        ]
+        every = [dict(zip(self.axes, levels, strict=True)) for levels in product(*wanted)]
         return [levels for levels in every if not any(_meets(levels, rule) for rule in self.skip)]
 
     def at_scale(self, name: str | None) -> StudyConfig:

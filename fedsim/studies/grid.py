@@ -77,7 +77,8 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     """
     combinations = study.combinations()
     if not combinations:
-        raise ConfigError(f"{source}: skip: every combination of levels is left out")
+        fault = "only: skip leaves out" if study.only else "skip leaves out"
+        raise ConfigError(f"{source}: {fault} every combination of levels")
     _check_folders(combinations, source)
     configs = _configs(combinations, [_raw(study, levels, source) for levels in combinations], source)
     _check_split(study, combinations, configs, source)

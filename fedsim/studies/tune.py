@@ -50,6 +50,7 @@ def tuning_study(study: StudyConfig, source: str) -> StudyConfig:
         "seeds": tune.seeds,
         "axes": axes | {name: values},
         "skip": tuple(rule for rule in skip if all(rule.values())),
+        "only": {},
         "compare": CompareSection(axis=name, baseline=next(iter(values)), metrics=(tune.metric,)),
         "tune": None,
         "published": None,

@@ -7,6 +7,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -103,6 +104,62 @@ def copied(finished: Path, tmp_path: Path) -> Path:
 
 
 # the grid
+
+
+def test_a_part_has_the_runs_of_the_whole_and_is_extended_to_it(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--set", *STEPS, "--jobs", 1, "--device", "cpu", "--out", tmp_path)
+    code, out, _ = command(capsys, SMALLEST, *options, "--only", "rule=fedfv")
+    assert code == 0
+    printed = " ".join(out.split())
+    assert "No level was run beside the baseline rule=fedavg, so there are no differences." in printed
+    assert "2 of 2 cells done" in printed
+    whole = {cell["folder"]: cell["digest"] for cell in cells_in(finished)}
+    part = {cell["folder"]: cell["digest"] for cell in cells_in(tmp_path / "smallest")}
+    assert part == {run: digest for run, digest in whole.items() if "fedfv" in run}
+    code, out, _ = command(capsys, SMALLEST, *options, "--only", "rule=fedfv", "--only", "rule = fedavg")
+    assert code == 0
+    assert "4 of 4 cells done" in out
+    assert len(re.findall(r"^\[\d/4\] rule=fedfv", out, re.MULTILINE)) == 0, "those were done"
+    assert digests(tmp_path / "smallest") == digests(finished)
+
+
+def test_a_part_has_the_named_levels_and_all_of_other_axes() -> None:
+    run, axes = read_toml(SMALLEST)["run"], read_toml(SMALLEST)["axes"]
+    axes["batch"] = {str(size): {"train": {"batch_size": size}} for size in (5, 10, 20)}
+    asked = study(run=run, axes=axes, only={"batch": ["20", "5"]}, skip=[{"rule": "fedfv", "batch": "5"}])
+    assert [tuple(levels.values()) for levels in asked.combinations()] == [
+        ("fedavg", "5"),
+        ("fedavg", "20"),
+        ("fedfv", "20"),
+    ]
+    assert validated(StudyConfig, asked.resolved(), "again").combinations() == asked.combinations()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "rul=fedfv"], "small.toml: only.rul: there is no axis 'rul'; did you mean 'rule'?"),
+        (["--only", "rule=fedfw"], "small.toml: only.rule: axis 'rule' has no level 'fedfw'; did you mean 'fedfv'?"),
+        (["--only", "rule"], "--only: expected AXIS=LEVEL, such as rule=fedavg,fedfv, found 'rule'"),
+        (["--only", "=fedfv"], "--only: expected AXIS=LEVEL, such as rule=fedavg,fedfv, found '=fedfv'"),
+        (["--set", "only={rule=[]}"], "small.toml: only.rule: expected a level, or a list of levels, found none"),
+        (["--set", 'skip=[{rule=["fedavg","fedfv"]}]'], "small.toml: skip leaves out every combination of levels"),
+        (
+            ["--only", "rule=fedfv", "--set", 'skip=[{rule="fedfv"}]'],
+            "small.toml: only: skip leaves out every combination of levels",
+        ),
+    ],
+)  # fmt: skip
+def test_a_part_that_does_not_exist_is_refused(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALLEST.read_text())
+    code, _, err = command(capsys, file, *arguments, "--out", tmp_path / "runs")
+    assert (code, err.strip()) == (2, f"error: {message}")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_cells_are_levels_and_seeds_in_the_order_of_the_file() -> None:

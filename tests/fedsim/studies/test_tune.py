@@ -119,6 +119,16 @@ def test_values_are_tried_at_some_levels_of_other_axes(tmp_path: Path) -> None:
     assert len(cells) == len(tried)
 
 
+def test_a_part_of_a_study_tries_what_the_whole_one_does() -> None:
+    """So it chooses the same values, though it runs at none of the levels where they are tried."""
+    world = {"calm": {"train": {"batch_size": 5}}, "busy": {}}
+    changes = {"axes": tables()["axes"] | {"world": world}, "tune": TUNE | {"levels": {"world": "busy"}}}
+    whole, part = checked(**changes), checked(**changes, only={"rule": "fedfv", "world": "calm"})
+    cells, some = (cells_of(tuning_study(study, "s"), "s") for study in (whole, part))
+    assert [cell.folder for cell in some] == [c.folder for c in cells if c.levels["rule"] == "fedfv"]
+    assert [cell.folder for cell in cells_of(provisional(part), "s")] == ["runs/fedfv.calm/seed-1"]
+
+
 def test_a_value_whose_run_fails_is_not_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "s.toml"
     strict = {"run": tables()["run"] | {"bad_updates": {"policy": "stop"}}}
