@@ -117,6 +117,6 @@ def _workers(manifest: Mapping[str, Any]) -> str:
 def _machine(manifest: Mapping[str, Any]) -> str:
     hardware = _mapping(manifest, "hardware")
     parts = [str(manifest.get("device") or ""), _workers(manifest)]
-    parts += [str(hardware.get(key) or "") for key in ("gpu", "cpu")]
+    parts += [str(hardware.get(key) or "") for key in ("gpu", "cpu", "instructions")]
     parts.append(f"{hardware['cores']} cores" if "cores" in hardware else "")
     return ", ".join(part for part in parts if part)

@@ -49,23 +49,43 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def changed(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Return the versions and plug-in files that differ now from those in the manifest of a run, as texts."""
-    before, now = manifest.get("versions") or {}, versions()
-    upgrades = [
-        f"{name} {then}, now {now[name]}" for name, then in before.items() if now.get(name, then) != then
+    """Return how versions, processor and plug-in files differ now from those in the manifest of a run, as texts."""
+    before = (manifest.get("versions") or {}) | (manifest.get("hardware") or {})
+    others = [
+        f"{name} {before[name]}, now {here}"
+        for name, here in (versions() | processor()).items()
+        if before.get(name) not in (None, here)
     ]
     files = code(config)
-    return upgrades + [
+    return others + [
         f"{path} {'edited' if path in files else 'missing'}"
         for path, digest in (manifest.get("code") or {}).items()
         if files.get(path) != digest
     ]
 
 
+def processor() -> dict[str, str]:
+    """Return the vendor and the instruction set of the processor, on which the last bits of sums depend."""
+    return {
+        "vendor": _cpuinfo("vendor_id") or "unknown",
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+@cache
+def _cpuinfo(name: str) -> str:
+    """Return what Linux says about the first processor; empty on other systems, and for what it does not know."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    values = (line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name)
+    return next(values, "")
+
+
 def hardware(device: str) -> dict[str, Any]:
     """Return the hardware of this machine, which may lack the GPUs of a cluster."""
     return {
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
+        **processor(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpu": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None,

@@ -33,6 +33,8 @@ class _Memory(_Section):
 
 class _Hardware(_Section):
     cpu: str | None = None
+    vendor: str | None = None
+    instructions: str | None = None
     cores: Count | None = None
     memory_bytes: Count | None = None
     gpu: str | None = None

@@ -35,6 +35,7 @@ if __name__ == "__main__":  # else the packages of tests would be taken for thos
 
 import inputs  # noqa: E402
 from fedsim.config.load import load_config  # noqa: E402
+from fedsim.records.environment import processor  # noqa: E402
 from fedsim.runs.simulate import simulate  # noqa: E402
 
 FILE = Path(__file__).with_suffix(".json")
@@ -54,13 +55,6 @@ def _ours(library: Path) -> bool:
     return any(folder.name.startswith(("numpy", "scipy")) for folder in library.parents)
 
 
-def _vendor() -> str:
-    """Return who made the processor: MKL multiplies by that."""
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text(encoding="utf-8").splitlines() if about.is_file() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), "unknown")
-
-
 def kind() -> dict[str, str]:
     """Return what sums of floating-point numbers depend on in their last bits: libraries and instruction sets."""
     blas = [lib for lib in threadpool_info() if lib["user_api"] == "blas" and _ours(Path(lib["filepath"]))]
@@ -69,8 +63,7 @@ def kind() -> dict[str, str]:
         "numpy": ".".join(np.__version__.split(".")[:2]),
         "scipy": ".".join(scipy.__version__.split(".")[:2]),
         "machine": platform.machine(),
-        "vendor": _vendor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
+        **processor(),
         "blas": ", ".join(sorted({f"{lib['internal_api']} for {lib['architecture']}" for lib in blas})),
     }
 

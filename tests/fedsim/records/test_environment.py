@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedsim
 from fedsim.cli.main import main
-from fedsim.records.environment import changed, code, versions
+from fedsim.records.environment import changed, code, hardware, versions
 from fedsim.records.manifest import read_manifest
 from small import run, small
 
@@ -59,6 +60,31 @@ def test_files_of_plug_ins_are_identified_by_their_contents(rule: Path, tmp_path
     assert changed({"versions": {"torch": "0.1", "abacus": "1"}}, {}) == [
         f"torch 0.1, now {versions()['torch']}"
     ]
+
+
+def test_another_processor_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run(small(stop={"steps": 2}), tmp_path / "runs").folder
+    hardware = read_manifest(folder)["hardware"]
+    assert changed({"hardware": hardware}, {}) == []
+    assert changed({"hardware": {"cpu": "some cpu", "cores": 1}}, {}) == [], "bits do not depend on them"
+    file = folder / "manifest.json"
+    other = {"hardware": hardware | {"instructions": "MMX"}, "status": "interrupted"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | other))
+    with pytest.raises(SystemExit):
+        main(["resume", str(folder), "--workers", "0", "--quiet"])
+    change = f"instructions MMX, now {hardware['instructions']}"
+    assert f"changed since it started: {change}; its results may differ" in capsys.readouterr().out
+    assert [entry["changed"] for entry in read_manifest(folder)["resumed"]] == [[change]]
+
+
+def test_the_processor_is_that_of_the_system() -> None:
+    found = hardware("cpu")
+    assert found["instructions"] == torch.backends.cpu.get_cpu_capability()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        text = cpuinfo.read_text()
+        assert f": {found['vendor']}\n" in text or found["vendor"] == "unknown"
+        assert f": {found['cpu']}\n" in text or "model name" not in text
 
 
 def test_resuming_with_another_rule_reports_it(
