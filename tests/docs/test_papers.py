@@ -517,7 +517,8 @@ def test_results_are_those_of_the_settings(name: str) -> None:
     """A changed file of settings makes its results and its page stale."""
     paths = ROOT / "examples" / "papers" / f"{name}.toml", RESULTS / name / "study.toml"
     kept = load_study(paths[1])
-    sets: dict[str, Any] = {"skip": kept.skip} | ({"tune.chosen": kept.tune.chosen} if kept.tune else {})
+    sets: dict[str, Any] = {"skip": kept.skip, "only": kept.only}
+    sets |= {"tune.chosen": kept.tune.chosen} if kept.tune else {}
     studies = load_study(paths[0], sets=sets), kept
     ours, theirs = ({cell.folder: cell.config for cell in cells_of(each, "")} for each in studies)
     for folder, config in theirs.items():
