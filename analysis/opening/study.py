@@ -191,7 +191,7 @@ class Study:
         import pandas as pd  # imported here: opening a study does not need it
 
         self.require_point(at)
-        split = split or self.split
+        split, metrics = split or self.split, list(dict.fromkeys(metrics))
         rows: list[dict[str, Any]] = []
         for cells in self._compared(axis):
             if at != "end" or self.last > 1:

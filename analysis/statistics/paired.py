@@ -193,6 +193,14 @@ def corrected(differences: Sequence[PairedDifference]) -> list[PairedDifference]
     ]
 
 
+def has_pairs(study: Study) -> bool:
+    """Return whether a level has runs beside those of the baseline, done or not."""
+    if not study.axes:
+        return False
+    axis = study.axis()
+    return any(True for _ in comparisons(study, axis, study.baseline(axis)))
+
+
 def comparisons(study: Study, axis: str, base: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each level that shares other levels with the baseline, and these levels, in the order of the study."""
     planned = {_key(cell, axis): _others(cell, axis) for cell in study.cells}

@@ -14,7 +14,7 @@ from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.statistics.correlation import correlations
-from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
+from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of, has_pairs
 from fedsim.analysis.statistics.participation import (
     BY_LABELS,
     clients,
@@ -115,7 +115,7 @@ def study_participation(
 
 def participation_differences(study: Study, measures: pd.DataFrame) -> list[list[PairedDifference]]:
     """Return the paired differences of each measure in `COMPARED` that has values in `measures`, a list per measure."""
-    if not study.axes or len(study.axes[study.axis()]) < 2:
+    if not has_pairs(study):
         return []
     known = {name: better for name, better in COMPARED.items() if measures[name].notna().any()}
     return [differences_of(study, measures, name, better_is=better) for name, better in known.items()]

@@ -14,7 +14,7 @@ from fedsim.analysis.opening.study import POINTS, Point, Study
 from fedsim.analysis.opening.study_file import open_study
 from fedsim.analysis.statistics.bootstrap import spread_of
 from fedsim.analysis.statistics.interaction import interactions_of
-from fedsim.analysis.statistics.paired import PairedDifference, comparisons, differences_of
+from fedsim.analysis.statistics.paired import PairedDifference, differences_of, has_pairs
 from fedsim.analysis.tables.closing import ACCURACIES
 from fedsim.analysis.tables.difference_tables import (
     PLACES,
@@ -73,7 +73,7 @@ def study_tables(study: Study | str | Path) -> list[Table]:
 
 def metrics_of(study: Study) -> list[str]:
     """Return the metrics that a study compares, by default those of the closing table."""
-    return list(study.compare.get("metrics") or ACCURACIES.values())
+    return list(dict.fromkeys(study.compare.get("metrics") or ACCURACIES.values()))
 
 
 def points_of(study: Study) -> list[Point]:
@@ -103,16 +103,8 @@ def level_frame(study: Study, at: Point = "end", metrics: Sequence[str] | None =
     return pd.DataFrame(rows, columns=["metric", "at", *axes, "n", "mean", "std", "low", "high"])
 
 
-def _has_pairs(study: Study) -> bool:
-    """Return whether a level has runs beside those of the baseline, done or not."""
-    if not study.axes:
-        return False
-    axis = study.axis()
-    return any(True for _ in comparisons(study, axis, study.baseline(axis)))
-
-
 def _differences(study: Study, at: Point) -> Iterator[PairedDifference]:
-    if _has_pairs(study):
+    if has_pairs(study):
         names = metrics_of(study)
         frame = study.frame(names, at)
         for metric in names:
@@ -120,7 +112,7 @@ def _differences(study: Study, at: Point) -> Iterator[PairedDifference]:
 
 
 def _interactions(study: Study, at: Point) -> Iterator[PairedDifference]:
-    if len(study.axes) > 1 and _has_pairs(study):
+    if len(study.axes) > 1 and has_pairs(study):
         names = metrics_of(study)
         frame = study.frame(names, at)
         for metric in names:
@@ -136,7 +128,7 @@ def _level_table(study: Study, at: Point) -> Table:
     table.caption = (
         "Below them 95 % bootstrap intervals of the mean; each client counts once unless a name says samples."
     )
-    if study.axes and len(study.axes[study.axis()]) > 1 and not _has_pairs(study):
+    if study.axes and len(study.axes[study.axis()]) > 1 and not has_pairs(study):
         baseline = f"{study.axis()}={study.baseline(study.axis())}"
         table.caption += f" No level was run beside the baseline {baseline}, so there are no differences."
     table.caption_justify, table.title_justify = "left", "left"

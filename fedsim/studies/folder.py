@@ -15,7 +15,7 @@ from pathlib import Path
 import tomli_w
 
 from fedsim import analysis
-from fedsim.common.errors import Error, FolderError
+from fedsim.common.errors import ConfigError, Error, FolderError
 from fedsim.common.files import make_directory, write_json, write_text
 from fedsim.config.run import RunConfig
 from fedsim.config.study import StudyConfig, load_study
@@ -43,10 +43,21 @@ class StudyFolder:
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
         self._results = read_results(path)
+        self._check_results()
         runs = [(path / c.folder, c.title, self._existing(c)) for c in cells]
         if not force:
             refuse_others(runs, "cells")
         self.states = [State() if run.differences else run.state for *_, run in runs]
+
+    def _check_results(self) -> None:
+        """Raise ConfigError if the study would drop results of other cells whose runs are gone."""
+        known = {cell.folder for cell in self.cells}
+        lost = [f for f in self._results if f not in known and not (self.path / f).exists()]
+        if lost:
+            raise ConfigError(
+                f"{self.path / RESULTS}: it has results of {len(lost)} other cells, such as {lost[0]}, whose run "
+                "folders are gone: name their levels and seeds as well, or choose another folder with --out"
+            )
 
     def _existing(self, cell: Cell) -> ExistingRun:
         """Return the run in a cell's folder, or without a folder the one in `results.csv`."""

@@ -89,7 +89,7 @@ def scores(tune: TuneSection, tried: analysis.Study) -> Scores:
     """Return the mean of the metric over the seeds and the other axes' levels of a tuning study."""
     frame, key = tried.frame([tune.metric]), list(tried.axes)[-1]
     groups = frame.groupby([tune.axis, key])[tune.metric]
-    means, done = groups.mean().to_dict(), groups.size().to_dict()
+    means, done = groups.mean().to_dict(), groups.count().to_dict()
     planned = Counter((cell.levels[tune.axis], cell.levels[key]) for cell in tried.cells)
     return {
         level: {

@@ -125,6 +125,35 @@ def test_a_part_has_the_runs_of_the_whole_and_is_extended_to_it(
     assert digests(tmp_path / "smallest") == digests(finished)
 
 
+def test_results_without_runs_are_not_dropped(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copied / "runs")
+    before = (copied / "results.csv").read_text()
+    for part in (("--only", "rule=fedavg"), ("--seeds", "1"), ("--only", "rule=fedavg", "--force")):
+        code, _, err = command(capsys, copied / "study.toml", "--out", copied.parent, *part)
+        assert code == 2
+        assert "results.csv: it has results of 2 other cells, such as runs/fed" in err
+        assert (copied / "results.csv").read_text() == before
+    code, out, _ = command(capsys, copied / "study.toml", "--out", copied.parent)
+    assert (code, "4 of 4 cells done" in out) == (0, True)
+
+
+def test_a_part_without_its_baseline_has_groups_and_no_differences(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path / "smallest")
+    options = ("--set", *STEPS, "--jobs", 1, "--out", tmp_path, "--set", 'compare.group="availability"')
+    code, out, err = command(capsys, SMALLEST, *options, "--only", "rule=fedfv")
+    assert code == 0, err
+    assert "2 of 2 cells done" in out
+
+
+def test_a_metric_named_twice_counts_once(finished: Path) -> None:
+    study = analysis.open_study(finished)
+    once, twice = (study.asked({"metrics": ["mean_percent"] * n}) for n in (1, 2))
+    for name, frame in analysis.study_frames(once).items():
+        assert frame.equals(analysis.study_frames(twice)[name]), name
+
+
 def test_a_part_has_the_named_levels_and_all_of_other_axes() -> None:
     run, axes = read_toml(SMALLEST)["run"], read_toml(SMALLEST)["axes"]
     axes["batch"] = {str(size): {"train": {"batch_size": size}} for size in (5, 10, 20)}

@@ -19,7 +19,7 @@ from fedsim.config.errors import read_toml, validated
 from fedsim.config.study import StudyConfig, load_study
 from fedsim.studies import run as studies
 from fedsim.studies.grid import cells_of
-from fedsim.studies.tune import extremes, provisional, tuned, tuning_study
+from fedsim.studies.tune import extremes, provisional, scores, tuned, tuning_study
 
 SMALLEST = Path(__file__).resolve().parents[3] / "examples" / "studies" / "smallest.toml"
 VALUES = [0.003, 0.3, 0.1]
@@ -117,6 +117,24 @@ def test_values_are_tried_at_some_levels_of_other_axes(tmp_path: Path) -> None:
     places = [("fedavg", "busy"), ("fedavg", "late"), ("fedfv", "busy")]
     assert tried == {(*place, value, seed) for place in places for value in VALUES for seed in (11, 12)}
     assert len(cells) == len(tried)
+
+
+def test_a_value_with_a_run_that_ends_without_a_number_is_not_chosen(done: Path) -> None:
+    study = analysis.open_study(done / "smallest_tuning")
+    tune = checked().tune
+    assert tune is not None
+    values = study.frame(["mean_percent"])
+    values.loc[0, "mean_percent"] = float("nan")
+
+    class Partly:
+        axes, cells = study.axes, study.cells
+
+        def frame(self, metrics: list[str]) -> Any:
+            return values
+
+    means = scores(tune, Partly())  # type: ignore[arg-type]
+    rule, value = values.loc[0, ["rule", list(study.axes)[-1]]]
+    assert [(r, v) for r in means for v in means[r] if means[r][v] != means[r][v]] == [(rule, value)]
 
 
 def test_a_part_of_a_study_tries_what_the_whole_one_does() -> None:
