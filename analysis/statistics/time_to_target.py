@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.run import latest
 from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
 from fedsim.analysis.statistics.paired import CONFIDENCE, comparisons, side_of
 from fedsim.analysis.statistics.paired_tests import holm, sign_test
@@ -60,7 +61,8 @@ def time_to_target(study: Study, metric: str, value: float) -> pd.DataFrame:
     Columns: one per axis, `seed`, `step`, `time_us`, `bytes`; inf where the run ended before it reached the value. The
     value is reached at the first evaluation at which the metric is at least `value`, or at most for a metric of which
     smaller values are better. With the study's `last`, that is the mean of the last evaluations up to there. Raises
-    ConfigError for an unknown metric, FolderError for a run whose folder is missing.
+    ConfigError for an unknown metric, FolderError for a run whose folder is missing or that has fewer than
+    `last` evaluations.
     """
     import pandas as pd  # imported here: opening a study does not need it
 
@@ -71,10 +73,10 @@ def time_to_target(study: Study, metric: str, value: float) -> pd.DataFrame:
 
 
 def _reached(study: Study, cell: Cell, metric: str, value: float) -> dict[str, float]:
-    study.run(cell)  # raises an error if its evaluations before the end are gone
-    values = np.array([each.summary([metric])[metric] for each in study.evaluations(cell)], dtype=np.float64)
-    if len(values) < study.last:
-        return dict.fromkeys(COLUMN_OF.values(), math.inf)
+    run = study.run(cell)  # raises an error if its evaluations before the end are gone
+    evaluations = study.evaluations(cell)
+    latest(run, evaluations, study.last)
+    values = np.array([each.summary([metric])[metric] for each in evaluations], dtype=np.float64)
     means = np.lib.stride_tricks.sliding_window_view(values, study.last).mean(axis=1)
     there = means <= value if plugins.smaller_is_better(metric) else means >= value
     if not there.any():

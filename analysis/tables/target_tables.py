@@ -64,6 +64,8 @@ def _table(study: Study, frame: pd.DataFrame, target: str, unit: Unit) -> Table:
 
 def _spread(values: Floats, unit: Unit) -> list[str]:
     """Return how many runs reached the target, and the median and the extremes over all runs."""
+    if not len(values):
+        return ["0 of 0", "–", "–", "–"]
     reached = int(np.isfinite(values).sum())
     numbers = (float(np.median(values)), float(values.min()), float(values.max()))
     return [f"{reached} of {len(values)}", *(_amount(number, unit) for number in numbers)]

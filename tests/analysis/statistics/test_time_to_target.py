@@ -79,7 +79,8 @@ def test_means_of_the_last_evaluations_reach_it_later(tmp_path: Path) -> None:
     steps = analysis.time_to_target(study, "mean_percent", 60)["step"].tolist()
     assert steps == [math.inf, 2, math.inf, math.inf, math.inf, 3, 3, math.inf]
     longer = study_of(tmp_path / "longer", CURVES, last=5)
-    assert analysis.time_to_target(longer, "mean_percent", 0)["step"].eq(math.inf).all()
+    with pytest.raises(FolderError, match="last: expected 5 evaluations to average, found"):
+        analysis.time_to_target(longer, "mean_percent", 0)
 
 
 def test_a_run_that_never_reaches_it_is_slower_than_one_that_does(study: Study) -> None:
