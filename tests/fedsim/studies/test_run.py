@@ -145,6 +145,9 @@ def test_a_part_without_its_baseline_has_groups_and_no_differences(
     code, out, err = command(capsys, SMALLEST, *options, "--only", "rule=fedfv")
     assert code == 0, err
     assert "2 of 2 cells done" in out
+    frames = analysis.study_frames(tmp_path / "smallest")
+    assert len(frames["participation.groups"])
+    assert [name for name in frames if "differences" in name and len(frames[name])] == []
 
 
 def test_a_metric_named_twice_counts_once(finished: Path) -> None:
