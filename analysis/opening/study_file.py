@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -67,7 +67,16 @@ def is_study(folder: str | Path) -> bool:
 def open_study(path: str | Path) -> Study:
     """Open the folder of a study. Raises FolderError that names the folder, the file, the key or the cell."""
     folder = as_path(path, "path")
-    file, content = folder / STUDY, _read(folder)
+    return _opened(folder, _read(folder))
+
+
+def study_of(path: Path, content: Mapping[str, Any]) -> Study:
+    """Return the study that `open_study` opens once `content` is written to `study.json`. Raises as it does."""
+    return _opened(path, _checked(content, path / STUDY))
+
+
+def _opened(folder: Path, content: _Study) -> Study:
+    file = folder / STUDY
     axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
     _check(content, axes, file)
     results = read_results(folder)
@@ -99,6 +108,10 @@ def _read(folder: Path) -> _Study:
         raise FolderError(f"{file}: cannot be read: {error}") from error
     if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
         raise FolderError(f"{file}: format: expected {FORMAT}, found {raw['format']!r}")
+    return _checked(raw, file)
+
+
+def _checked(raw: Any, file: Path) -> _Study:
     try:
         return validated(_Study, raw, file)
     except ConfigError as error:

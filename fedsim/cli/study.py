@@ -130,7 +130,7 @@ def _show_plans(config: StudyConfig, source: str, running: Running, count: int |
     if to_tune(config):
         tried = opened(tuning_study(config, source), source, running.out, force=force)
         Terminal().print(plan_table(plan_study(tried, jobs=count)))
-        config = provisional(config) if tried.left else tuned(config, tried.path)
+        config = provisional(config) if tried.left else tuned(config, tried.opened())
         force = force or bool(tried.left)
     folder = opened(config, source, running.out, force=force)
     Terminal().print(plan_table(plan_study(folder, jobs=count)))
@@ -143,7 +143,7 @@ def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> St
     outcome = _run(tuning_study(config, source), source, running, again)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
-    config = tuned(config, outcome.folder)
+    config = tuned(config, analysis.open_study(outcome.folder))
     Terminal().print(tuning_table(config, outcome.folder))
     return config
 

@@ -11,10 +11,12 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
 from fedsim import analysis
+from fedsim.analysis.opening.study_file import study_of
 from fedsim.common.errors import ConfigError, Error, FolderError
 from fedsim.common.files import make_directory, write_json, write_text
 from fedsim.config.run import RunConfig
@@ -119,10 +121,20 @@ class StudyFolder:
         self.states = [replace(s, status="interrupted") if s.status == "running" else s for s in self.states]
         self.write()
 
+    def opened(self) -> analysis.Study:
+        """Return the study that `open_study` opens after the next `write`."""
+        return study_of(self.path, self._content())
+
     def write(self) -> None:
         """Write `study.json` and `results.csv`."""
+        write_json(self.path / _STATES, self._content())
+        lines = (self._results.get(cell.folder, ()) for cell in self.cells)
+        write_results(self.path, chain.from_iterable(lines))
+
+    def _content(self) -> dict[str, Any]:
+        """Return the content of `study.json`."""
         compare, published, tune = self.study.compare, self.study.published, self.study.tune
-        content = {
+        return {
             "format": _FORMAT,
             "name": self.study.name,
             "description": self.study.description,
@@ -136,6 +148,3 @@ class StudyFolder:
                 for cell, state in zip(self.cells, self.states, strict=True)
             ],
         }
-        write_json(self.path / _STATES, content)
-        lines = (self._results.get(cell.folder, ()) for cell in self.cells)
-        write_results(self.path, chain.from_iterable(lines))

@@ -10,6 +10,7 @@ from typing import Literal
 
 import psutil
 
+from fedsim import analysis
 from fedsim.common import arguments
 from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error
 from fedsim.common.files import make_directory
@@ -80,7 +81,7 @@ def study(
             tuning = run(tuning_study(config, source))
             if tuning.interrupted:
                 return tuning
-            config = tuned(config, tuning.folder)
+            config = tuned(config, analysis.open_study(tuning.folder))
         return run(config)
 
 

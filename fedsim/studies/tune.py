@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from fedsim import analysis
-from fedsim.common.errors import RunError
+from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.plugins import smaller_is_better
 from fedsim.common.terminal import shown
 from fedsim.config.study import CompareSection, StudyConfig, TuneSection, levels_in
@@ -55,7 +55,14 @@ def tuning_study(study: StudyConfig, source: str) -> StudyConfig:
         "tune": None,
         "published": None,
     }
-    return study.model_copy(update=update)
+    tuning = study.model_copy(update=update)
+    left = {levels[tune.axis] for levels in tuning.combinations()}
+    if lost := [level for level in axes[tune.axis] if level not in left]:
+        raise ConfigError(
+            f"{source}: tune.levels: skip leaves out each combination of them with {tune.axis}={lost[0]}, so no value "
+            f"can be tried: name other levels, or tune.chosen.{lost[0]}"
+        )
+    return tuning
 
 
 def provisional(study: StudyConfig) -> StudyConfig:
@@ -64,8 +71,8 @@ def provisional(study: StudyConfig) -> StudyConfig:
     return _with(study, dict.fromkeys(study.axes[tune.axis], tune.values[0]) | tune.chosen)
 
 
-def tuned(study: StudyConfig, folder: Path) -> StudyConfig:
-    """Return the study with the values that its tuning study in `folder` chose.
+def tuned(study: StudyConfig, tried: analysis.Study) -> StudyConfig:
+    """Return the study with the values that its tuning study chose.
 
     A value is chosen if its mean of the metric is the best, of equal ones the first. A value with a run that failed is
     not chosen. A level that had a value before keeps it. Raises RunError if none is left for a level.
@@ -73,13 +80,13 @@ def tuned(study: StudyConfig, folder: Path) -> StudyConfig:
     tune = _tune_of(study)
     best = min if smaller_is_better(tune.metric) else max
     chosen = dict(tune.chosen)
-    for level, means in scores(tune, analysis.open_study(folder)).items():
+    for level, means in scores(tune, tried).items():
         values = [
             (mean, value) for mean, value in zip(means.values(), tune.values, strict=True) if mean == mean
         ]
         if not values:
             raise RunError(
-                f"{folder}: a run of each value of {tune.key} failed at {tune.axis}={level}: try other values"
+                f"{tried.folder}: a run of each value of {tune.key} failed at {tune.axis}={level}: try other values"
             )
         chosen[level] = best(values, key=lambda pair: pair[0])[1]
     return _with(study, {level: chosen[level] for level in study.axes[tune.axis] if level in chosen})

@@ -78,8 +78,9 @@ def test_the_folder_repeats_the_study_without_tuning(done: Path, tmp_path: Path)
 
 
 def test_the_best_of_a_metric_that_should_be_small_is_its_smallest(done: Path) -> None:
-    largest = tuned(checked(), done / "smallest_tuning").tune
-    smallest = tuned(checked(tune=TUNE | {"metric": "variance_percent2"}), done / "smallest_tuning").tune
+    tried = analysis.open_study(done / "smallest_tuning")
+    largest = tuned(checked(), tried).tune
+    smallest = tuned(checked(tune=TUNE | {"metric": "variance_percent2"}), tried).tune
     assert largest is not None
     assert smallest is not None
     for rule in ("fedavg", "fedfv"):
@@ -184,6 +185,15 @@ def test_what_cannot_be_tuned_is_refused(tune: dict[str, Any], message: str) -> 
     assert message in str(refused.value)
 
 
+def test_an_assignment_of_the_key_that_is_tuned_is_refused() -> None:
+    load_study(tables(), sets=("run.train.batch_size=4",))
+    with pytest.raises(
+        ConfigError,
+        match=r"^--set run\.train\.lr=0\.2: no effect, as \[tune\] chooses train\.lr at each level of rule",
+    ):
+        load_study(tables(), sets=("run.train.lr=0.2",))
+
+
 def test_values_and_keys_that_no_run_accepts_are_refused_before_any_run(tmp_path: Path) -> None:
     for tune, message in (
         ({"key": "train.lrr"}, r"train.lrr: unknown key; did you mean 'lr'"),
@@ -221,6 +231,37 @@ def test_a_dry_run_estimates_both_studies(tmp_path: Path, capsys: pytest.Capture
     assert ended.value.code == 0
     assert "16: 12 done, 4 left" in printed
     assert "2: 0 done, 2 left" in printed, "another value may be chosen"
+
+
+def test_a_dry_run_of_a_part_reads_the_runs_that_were_tried_for_another_one(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(done, tmp_path / "runs")
+    studies.study(tables(only={"rule": "fedfv"}), out=tmp_path / "runs", jobs=1, device="cpu")
+    file = tmp_path / "s.toml"
+    for changes, message in (
+        ({"only": {"rule": "fedavg"}}, "1: 1 done, 0 left"),
+        ({"tune": TUNE | {"values": VALUES[:2]}}, "2: 2 done, 0 left"),
+    ):
+        fewer = tables(**changes)
+        file.write_text(tomli_w.dumps(fewer))
+        with pytest.raises(SystemExit) as ended:
+            main(["study", str(file), "--out", str(tmp_path / "runs"), "--dry-run"])
+        assert ended.value.code == 0
+        assert message in capsys.readouterr().out
+
+
+def test_a_level_of_which_skip_leaves_nothing_to_try_is_refused(tmp_path: Path) -> None:
+    world = {"calm": {"train": {"batch_size": 5}}, "busy": {}}
+    study = tables(
+        axes=tables()["axes"] | {"world": world},
+        tune=TUNE | {"levels": {"world": "busy"}},
+        skip=[{"rule": "fedfv", "world": "busy"}],
+    )
+    message = r"^study: tune\.levels: skip leaves out each combination of them with rule=fedfv.*tune\.chosen\.fedfv$"
+    with pytest.raises(ConfigError, match=message):
+        studies.study(study, out=tmp_path, jobs=1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_skipped_level_needs_no_value_until_it_is_run(tmp_path: Path) -> None:
