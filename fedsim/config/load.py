@@ -150,6 +150,7 @@ def check_effect(
     """
     if not overlays:
         return
+    each = "each of " if len(overlays) > 1 else ""
     base = changed(deepcopy(written), sets)
     for number, text in enumerate(sets):
         try:
@@ -158,7 +159,7 @@ def check_effect(
             continue
         if without != base and all(merged(base, o) == merged(without, o) for o in overlays.values()):
             raise ConfigError(
-                f"--set {table}{text}: no effect, as each of {', '.join(overlays)} replaces it; set it there, such as "
+                f"--set {table}{text}: no effect, as {each}{', '.join(overlays)} replaces it; set it there, such as "
                 f"{next(iter(overlays))}.{text}"
             )
 

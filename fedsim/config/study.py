@@ -288,10 +288,26 @@ def load_study(
     if seeds is not None:
         raw["seeds"] = seeds_of(seeds) if isinstance(seeds, str) else seeds
     checked = validated(StudyConfig, filled(raw, source), source)
-    for axis, levels in checked.axes.items():
-        overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items()}
-        check_effect(scaled.get("run", {}), _of_runs(made), overlays, "run.")
+    _check_effects(checked, scaled.get("run", {}), _of_runs(made))
     return checked
+
+
+def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str]) -> None:
+    """Raise ConfigError if an assignment in `[run]` changes no run of the study."""
+    combinations = study.combinations()
+    for axis, levels in study.axes.items():
+        used = {each[axis] for each in combinations}
+        overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items() if level in used}
+        check_effect(written, sets, overlays, "run.")
+    if study.tune is None:
+        return
+    key = study.tune.key
+    for text in sets:
+        if text.partition("=")[0].strip() == key:
+            raise ConfigError(
+                f"--set run.{text}: no effect, as [tune] chooses {key} at each level of {study.tune.axis}; set "
+                "tune.values, or tune.chosen"
+            )
 
 
 def source_of(study: Source) -> str:

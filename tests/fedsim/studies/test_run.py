@@ -257,6 +257,13 @@ def test_an_assignment_that_every_level_replaces_is_refused() -> None:
         ConfigError, match=r"--set run\.algorithm\.name=afl: no effect, as each of axes\.rule\.fedavg, "
     ):
         load_study(SMALLEST, sets=("run.stop.steps=9", "run.algorithm.name=afl"))
+    own_rate = "axes.rule.fedfv.train.lr=0.2"
+    load_study(SMALLEST, sets=("run.train.lr=0.3", own_rate))  # that of the other rule
+    with pytest.raises(
+        ConfigError,
+        match=r"--set run\.train\.lr=0\.3: no effect, as axes\.rule\.fedfv replaces it; .* axes\.",
+    ):
+        load_study(SMALLEST, sets=("run.train.lr=0.3", own_rate, "only.rule=fedfv"))
 
 
 def test_a_scale_replaces_seeds_and_keys_and_assignments_come_after_it() -> None:
