@@ -89,6 +89,8 @@ class _Seen:
             seen.examined[cell.name] = examine(run)
             for by, (group, others) in least_participation(run, study.last).items():
                 gap = float(group.mean() - others.mean())
+                if math.isnan(gap):  # a model with weights that are not finite
+                    continue
                 seen.gaps.setdefault(by, {}).setdefault(name, []).append(gap)
                 seen.counts.setdefault(by, set()).add((len(group), len(group) + len(others)))
         return seen

@@ -19,6 +19,7 @@ from fedsim.analysis.plots.study_curves import on_one_grid
 from fedsim.analysis.report.difference_block import difference_block
 from fedsim.analysis.report.report import write_page
 from fedsim.analysis.report.report_files import as_csv, as_latex, write_tables
+from fedsim.analysis.report.study_findings import study_findings
 from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.paired import differences
 from fedsim.cli.main import app
@@ -189,6 +190,27 @@ def test_an_interrupted_study_and_hostile_words_are_shown_as_they_are(tmp_path: 
     (folder / "study.json").write_text(json.dumps(said))
     text = page_of(open_study(folder), tmp_path / "report.html").text
     assert "The study is not complete: 1 interrupted of 2 runs. The page shows the finished runs." in text
+
+
+def test_a_run_whose_accuracies_are_not_numbers_is_left_out(tmp_path: Path) -> None:
+    def diverged(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table]:
+        made = dict(tables(levels, seed))
+        if (levels["rule"], seed) == ("fedfv", 4):
+            made["evals"] = evals_table(np.full((3, 6), np.nan))
+        return made
+
+    def failed(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table] | None:
+        return None if (levels["rule"], seed) == ("fedfv", 4) else tables(levels, seed)
+
+    found = []
+    for made in (diverged, failed):
+        axes = {"rule": ["fedavg", "fedfv"]}
+        study = write_study(
+            tmp_path / made.__name__ / "s", made, axes=axes, seeds=[1, 2, 3, 4], compare={"group": "used"}
+        )
+        found.append({each.topic: each.text for each in study_findings(study)})
+    for topic in ("accuracy", "worst-off clients", "participation"):
+        assert found[0][topic] == found[1][topic]
 
 
 def test_a_damaged_file_of_a_study_is_named(tmp_path: Path) -> None:
