@@ -96,9 +96,19 @@ def spread_of(values: Floats) -> dict[str, float]:
     """
     n = len(values)
     mean = float(values.mean()) if n else np.nan
-    std = float(values.std(ddof=1)) if n > 1 else np.nan
+    std = sample_std(values)
     low, high = interval(mean_of(values), n) or (np.nan, np.nan)
     return {"mean": mean, "std": std, "low": low, "high": high}
+
+
+def sample_std(values: Floats) -> float:
+    """Return the standard deviation of `values` [n], divided by n - 1; NaN for n < 2.
+
+    Exactly 0 for equal values, which rounding of the mean would miss.
+    """
+    if len(values) < 2:
+        return float("nan")
+    return 0.0 if np.ptp(values) == 0 else float(values.std(ddof=1))
 
 
 def client_draws(n: int) -> int:

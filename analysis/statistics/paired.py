@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Point, Study
-from fedsim.analysis.statistics.bootstrap import interval, mean_of
+from fedsim.analysis.statistics.bootstrap import interval, mean_of, sample_std
 from fedsim.analysis.statistics.paired_tests import ALPHA, holm, sign_test, signed_rank_test
 from fedsim.analysis.statistics.pairing import pairing_factor
 from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
@@ -84,7 +84,7 @@ class PairedDifference:
     @property
     def std(self) -> float:
         """Standard deviation of the differences over seeds (divided by n - 1); NaN below 2."""
-        return _std(self.values)
+        return sample_std(self.values)
 
     @property
     def better(self) -> float:
@@ -256,7 +256,7 @@ def _difference(
 
 def _tested(values: Floats, size: float | None) -> dict[str, Any]:
     """Return the fields of `PairedDifference` that depend on the differences [n] alone."""
-    n, std = len(values), _std(values)
+    n, std = len(values), sample_std(values)
     mean = float(values.mean()) if n else float("nan")
     return {
         "interval": interval(mean_of(values), n, CONFIDENCE),
@@ -275,15 +275,8 @@ def t_interval(values: Floats, confidence: float = CONFIDENCE) -> tuple[float, f
     n = len(values)
     if n < 3:
         return None
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * _std(values) / np.sqrt(n)
+    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * sample_std(values) / np.sqrt(n)
     return float(values.mean() - half), float(values.mean() + half)
-
-
-def _std(values: Floats) -> float:
-    """Return the standard deviation; exactly 0 for equal values, which rounding of the mean would miss."""
-    if len(values) < 2:
-        return float("nan")
-    return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
 
 
 def _ratio(mean: float, std: float) -> float:

@@ -13,6 +13,7 @@ from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Study
+from fedsim.analysis.statistics.bootstrap import sample_std
 from fedsim.analysis.statistics.paired import t_interval
 from fedsim.analysis.statistics.paired_tests import ALPHA, holm
 from fedsim.common import arguments
@@ -221,9 +222,9 @@ def _welch(value: PublishedValue, published: PublishedSection) -> float:
     if runs is None or runs < 2 or std is None or n < _FEWEST:
         return math.nan
     theirs = std * math.sqrt(runs / (runs - 1)) if published.spread == "population" else std
-    ours = float(value.values.std(ddof=1))
+    ours = sample_std(value.values)
     if ours == theirs == 0:
-        return 1.0 if value.mean == value.published else 0.0
+        return 1.0 if math.isclose(value.mean, value.published) else 0.0
     tested = stats.ttest_ind_from_stats(value.mean, ours, n, value.published, theirs, runs, equal_var=False)
     return float(tested.pvalue)
 

@@ -10,8 +10,15 @@ from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics import bootstrap
-from fedsim.analysis.statistics.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
-from fedsim.analysis.statistics.paired import _ratio, _std
+from fedsim.analysis.statistics.bootstrap import (
+    FEWEST,
+    Statistic,
+    client_draws,
+    interval,
+    mean_of,
+    sample_std,
+)
+from fedsim.analysis.statistics.paired import _ratio
 from fedsim.analysis.statistics.paired_tests import (
     holm,
     sign_test,
@@ -85,8 +92,10 @@ def test_holm_is_between_the_p_value_and_bonferroni(given_p: list[float]) -> Non
 
 
 def test_spreads_below_one_are_spreads() -> None:
-    assert _std(np.array([0.1, 0.2, 0.3])) == pytest.approx(0.1)
-    assert _std(np.array([0.1, 0.1, 0.1])) == 0
+    assert sample_std(np.array([0.1, 0.2, 0.3])) == pytest.approx(0.1)
+    assert sample_std(np.array([0.1, 0.1, 0.1])) == 0
+    assert np.isnan(sample_std(np.array([0.1, np.nan, 0.1])))
+    assert np.isnan(sample_std(np.array([0.1])))
     assert _ratio(0.2, 0.5) == pytest.approx(0.4)
     assert _ratio(-0.2, 0.0) == -np.inf
 

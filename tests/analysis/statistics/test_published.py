@@ -113,6 +113,23 @@ def test_values_of_metrics_and_of_single_clients_stand_beside_the_papers(tmp_pat
     assert not mean.differs
 
 
+def test_equal_runs_differ_from_an_exact_value_of_another_size_alone(tmp_path: Path) -> None:
+    """The mean of six times 36.7 is rounded, so that numpy's deviation is above 0."""
+    for paper, p in ((36.7, 1.0), (37.7, 0.0)):
+        study = write_study(
+            tmp_path / f"{p}",
+            lambda levels, seed: {"evals": evals_table(np.array([[0.367]]), n=1000)},
+            axes={"rule": RULES},
+            seeds=SEEDS,
+            published={
+                "source": "a paper",
+                "runs": 5,
+                "rows": [{"levels": {"rule": "fedfv"}, "values": {"mean_percent": [paper, 0.0]}}],
+            },
+        )
+        assert next(iter(analysis.published_values(study))).p_holm == p
+
+
 def test_few_seeds_tell_nothing(tmp_path: Path) -> None:
     study = write_study(
         tmp_path / "few",
