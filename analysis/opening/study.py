@@ -123,12 +123,13 @@ class Study:
     def asked(self, changes: Mapping[str, Any]) -> Study:
         """Return the study with some keys of `compare` replaced.
 
-        A new axis without a baseline takes its first level. Raises ConfigError for an unknown axis, level or point.
+        A new axis without a baseline takes its first level. Raises ConfigError for an unknown axis, level or point, and
+        FolderError for an axis or baseline of a study without axes.
         """
         same_axis = self.compare.get("axis") == changes.get("axis", self.compare.get("axis"))
         kept = {key: value for key, value in self.compare.items() if same_axis or key != "baseline"}
         study = replace(self, compare=kept | dict(changes))
-        if self.axes:
+        if self.axes or "axis" in changes or "baseline" in changes:
             study.baseline(study.axis())
         for point in study.compare.get("at", ()):
             study.require_point(point)

@@ -148,6 +148,14 @@ def test_what_is_asked_can_be_changed(study: Study) -> None:
         study.frame(["ginni"])
 
 
+def test_a_study_without_an_axis_has_no_baseline(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "made", lambda levels, seed: flat(0.5), axes={}, seeds=(7,))
+    assert study.asked({"last": 1}).axes == {}
+    for changes in ({"axis": "rule"}, {"baseline": "fedavg"}):
+        with pytest.raises(FolderError, match="the study has no axis, so there are no levels to compare"):
+            study.asked(changes)
+
+
 def spoil(**keys: Any) -> Callable[[dict[str, Any]], None]:
     return lambda said: said.update(keys)
 
