@@ -28,8 +28,9 @@ def join_runs(first: Run, second: Run) -> Study:
 def join_studies(first: Study, second: Study) -> Study:
     """Return two studies as one with a new axis `study`, of which the first study is the baseline.
 
-    Runs are paired by seed within equal levels of all axes; levels and seeds of one study alone have no pair. Raises
-    FolderError if the axes differ, or if both are the same study.
+    Runs are paired by seed within equal levels of all axes; levels and seeds of one study alone have no pair. Both are
+    compared on the split of the first study, by default that of its runs. Raises FolderError if the axes differ, or if
+    both are the same study.
     """
     if set(first.axes) != set(second.axes):
         raise FolderError(
@@ -45,9 +46,17 @@ def join_studies(first: Study, second: Study) -> Study:
         for name, study in zip(names, (first, second), strict=True)
         for cell in study.cells
     ]
-    compare = first.compare | {"axis": "study", "baseline": names[0]}
+    compare = first.compare | {"axis": "study", "baseline": names[0], "split": _split(first)}
     seeds = tuple(dict.fromkeys((*first.seeds, *second.seeds)))
     return Study(Path(first.folder), " and ".join(names), "", axes, seeds, compare, tuple(cells))
+
+
+def _split(study: Study) -> str | None:
+    """Return the split that a study's runs are compared on; None if their configurations name several."""
+    if study.split is not None:
+        return study.split
+    each = {cell.results[0].split if cell.results else study.run(cell).split for cell in study.finished}
+    return each.pop() if len(each) == 1 else None
 
 
 def _names(first: Study, second: Study) -> tuple[str, str]:

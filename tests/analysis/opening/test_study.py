@@ -34,6 +34,7 @@ def by_rule(levels: dict[str, str], seed: int) -> dict[str, Any]:
     return flat(0.5 + 0.1 * (levels["rule"] == "fedfv") + 0.01 * seed)
 
 
+SPLITS = {"valid": 0.9, "test": 0.5}
 AXES = {"rule": ("fedavg", "fedfv"), "dropout": ("none", "high")}
 
 
@@ -236,6 +237,26 @@ def test_two_studies_are_compared_level_by_level(study: Study, tmp_path: Path) -
     bare = write_study(tmp_path / "bare", lambda *_: flat(0.5), axes={}, seeds=(1,))
     with pytest.raises(RunError, match="same axes, found rule, dropout and none"):
         join_studies(study, bare)
+
+
+def test_two_studies_are_compared_on_the_split_of_the_first(tmp_path: Path) -> None:
+    """Runs of the second name `valid`, with 90 %, and were evaluated on `test` too, with 50 %."""
+
+    def both_splits(*_: object) -> dict[str, Any]:
+        splits = [evals_table(np.full((2, 4), value), split=split) for split, value in SPLITS.items()]
+        return flat(0.5) | {"evals": pa.concat_tables(splits)}
+
+    first = write_study(tmp_path / "first", lambda *_: flat(0.39), axes={"rule": ("a",)}, seeds=(1,))
+    second = write_study(tmp_path / "second", both_splits, axes={"rule": ("a",)}, seeds=(1,))
+    configuration = second.cells[0].folder / "config.resolved.toml"
+    configuration.write_text(configuration.read_text() + '\n[evaluate]\nsplit = "valid"\n')
+    for studies, split, difference in (((first, second), None, 10), ((second, first), "test", -10)):
+        both = join_studies(*studies).asked({"split": split} if split else {})
+        assert [each.mean for each in analysis.differences(both, "mean_percent")] == pytest.approx(
+            [difference]
+        )
+    with pytest.raises(FolderError, match="no evaluation on split 'valid' was recorded; found test"):
+        analysis.differences(join_studies(second, first), "mean_percent")
 
 
 def test_no_axis_can_have_the_name_of_a_column_beside_it(tmp_path: Path) -> None:
