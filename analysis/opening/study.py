@@ -88,6 +88,11 @@ class Study:
         """The cells whose runs are done."""
         return tuple(cell for cell in self.cells if cell.status == "done")
 
+    def planned(self, axis: str) -> tuple[str, ...]:
+        """Return the levels of an axis that have cells, in the order of the file: those of a part, if it is one."""
+        among = {cell.levels[axis] for cell in self.cells}
+        return tuple(level for level in self.axes[axis] if level in among)
+
     @property
     def digest(self) -> str | None:
         """SHA-256 of the levels, seeds and digests of all runs, equal for equal results; None before all are done."""

@@ -22,12 +22,13 @@ def interactions(
 ) -> list[PairedDifference]:
     """Test whether the differences of a metric from the baseline depend on the level of each other axis.
 
-    For a level a of the compared axis with the baseline 0, and a level b of another axis with the first level 0, the
-    values are by seed `(x_ab - x_0b) - (x_a0 - x_00)`. In the result, `axis`, `level` and `baseline` are those of the
-    other axis, and `others` has a; tests, intervals and the correction (for all interactions of the metric together)
-    are those of `differences`. Two differences of which one has a small p value and the other has not need not differ.
-    Those without a single pair, such as of cells that the study skips, are left out. `at` and `split` are as in
-    `Study.frame`. Raises FolderError for a run with too few evaluations, ConfigError for an unknown metric or point.
+    For a level a of the compared axis with the baseline 0, and a level b of another axis whose first level with runs is
+    0, the values are by seed `(x_ab - x_0b) - (x_a0 - x_00)`. In the result, `axis`, `level` and `baseline` are those
+    of the other axis, and `others` has a; tests, intervals and the correction (for all interactions of the metric
+    together) are those of `differences`. Two differences of which one has a small p value and the other has not need
+    not differ. Those without a single pair, such as of cells that the study skips, are left out. `at` and `split` are
+    as in `Study.frame`. Raises FolderError for a run with too few evaluations, ConfigError for an unknown metric or
+    point.
     """
     return interactions_of(study, study.frame([metric], at, split, study.axis()), metric, at)
 
@@ -39,12 +40,13 @@ def interactions_of(
     among = study.axis()
     base = study.baseline(among)
     gains = _gains(study, frame, column)
-    compared = tuple(cell for cell in study.cells if cell.levels[among] != base)
+    compared = replace(study, cells=tuple(cell for cell in study.cells if cell.levels[among] != base))
     found: list[PairedDifference] = []
-    for axis, levels in study.axes.items():
-        if axis == among or len(levels) < 2 or not compared:
+    for axis in study.axes:
+        levels = compared.planned(axis)
+        if axis == among or len(levels) < 2:
             continue
-        other = replace(study, cells=compared, compare={"axis": axis, "baseline": levels[0]})
+        other = replace(compared, compare={"axis": axis, "baseline": levels[0]})
         try:
             found += [each for each in differences_of(other, gains, column, at) if each.n]
         except FolderError:

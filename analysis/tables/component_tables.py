@@ -11,7 +11,7 @@ from rich.table import Table
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.variance.study_components import VarianceComponents, variance_components
 from fedsim.analysis.tables.closing import fixed
-from fedsim.analysis.tables.difference_tables import PLACES, on_split, plain
+from fedsim.analysis.tables.difference_tables import PLACES, conditions, plain
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
@@ -41,7 +41,7 @@ def component_tables(study: Study) -> list[Table]:
 
 def _table(study: Study, found: Sequence[VarianceComponents]) -> Table:
     first = found[0]
-    place = f"{PLACES[first.at]}{on_split(study.split)}"
+    place = f"{PLACES[first.at]}{conditions(study)}"
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     table.title = shown(f"variance components of {first.metric.replace('_', ' ')}, {place}")
     table.title_justify = table.caption_justify = "left"

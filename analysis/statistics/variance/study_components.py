@@ -104,8 +104,9 @@ def factors_of(study: Study) -> dict[str, tuple[Any, ...]]:
         raise FolderError(f"{file}: cannot be read: {error}") from error
     factors: dict[str, tuple[Any, ...]] = {
         axis: levels
-        for axis, levels in study.axes.items()
-        if len(levels) >= _FEWEST and all(_draws(written, axis, level) for level in levels)
+        for axis in study.axes
+        if len(levels := study.planned(axis)) >= _FEWEST
+        and all(_draws(written, axis, level) for level in levels)
     }
     if len(study.seeds) >= _FEWEST:
         factors[_SEED] = study.seeds

@@ -78,6 +78,18 @@ def test_interactions_without_a_pair_are_left_out(tmp_path: Path) -> None:
     assert {d.family for d in interactions(fewer, "mean_percent")} == {2}
 
 
+def test_interactions_of_a_part_are_with_its_first_level(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "made", {("fedfv", "churn"): 4.0})
+    part = replace(study, cells=tuple(cell for cell in study.cells if cell.levels["world"] != "calm"))
+    found = interactions(part, "mean_percent")
+    assert [(d.baseline, d.level, d.others["rule"]) for d in found] == [
+        ("night", "churn", rule) for rule in RULES[1:]
+    ]
+    assert found[0].mean == pytest.approx(4, abs=1.2)
+    one = replace(study, cells=tuple(cell for cell in study.cells if cell.levels["world"] == "churn"))
+    assert interactions(one, "mean_percent") == []
+
+
 def test_equal_effects_in_all_worlds_are_no_interaction(tmp_path: Path) -> None:
     """Both rules gain everywhere the same, which one world may show and another not."""
     same = {(rule, world): 2.0 for rule in RULES[1:] for world in WORLDS}

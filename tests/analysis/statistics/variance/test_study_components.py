@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,12 @@ def percent_of(levels: Mapping[str, str], seed: int) -> float:
 
 
 def study_of(
-    folder: Path, lost: Sequence[tuple[str, int]] = (), levels: Any = LEVELS, **changes: Any
+    folder: Path, lost: Sequence[tuple[str, int]] = (), levels: Any = LEVELS, times: int = 1, **changes: Any
 ) -> Study:
     def made(levels: Mapping[str, str], seed: int) -> Mapping[str, Any] | None:
         if ("-".join(levels.values()), seed) in lost:
             return None
-        return {"evals": evals_table([[percent_of(levels, seed) / 100] * 3])}
+        return {"evals": evals_table([[percent_of(levels, seed) / 100] * 3] * times)}
 
     compare = {"axis": "rule", "baseline": "fedavg", "metrics": ["mean_percent"]}
     study = write_study(folder, made, **({"axes": AXES, "seeds": SEEDS, "compare": compare} | changes))
@@ -98,6 +99,18 @@ def test_a_study_with_one_seed_has_the_factors_of_its_axes(tmp_path: Path) -> No
     assert [c.estimate for c in found[0].components] == pytest.approx([c.estimate for c in expected])
 
 
+def test_a_part_has_the_levels_that_it_ran(study: Study) -> None:
+    part = replace(study, cells=tuple(cell for cell in study.cells if cell.levels["world_seed"] != "w1"))
+    found = analysis.variance_components(part, "mean_percent")
+    for each, values in zip(found, (PERCENT[0], PERCENT[1], PERCENT[1] - PERCENT[0]), strict=True):
+        expected = components(values[:, 1:], ["data_seed", "world_seed", "seed"])
+        assert [c.estimate for c in each.components] == pytest.approx([c.estimate for c in expected])
+    one = replace(study, cells=tuple(cell for cell in study.cells if cell.levels["world_seed"] == "w2"))
+    (first, *_) = analysis.variance_components(one, "mean_percent")
+    assert first.levels == {"rule": "fedavg", "world_seed": "w2"}
+    assert {c.factors for c in first.components} == {("data_seed",), ("seed",), ("data_seed", "seed")}
+
+
 def test_a_missing_run_is_named(tmp_path: Path) -> None:
     study = study_of(tmp_path / "s", lost=[("d2-fedfv-w1", 7)])
     with pytest.raises(RunError, match="none with rule=fedfv, data_seed=d2, world_seed=w1, seed=7"):
@@ -133,6 +146,11 @@ def test_the_command_shows_a_table_per_metric(study: Study) -> None:
     assert total
     assert ["data_seed", "×", "world_seed", "×", "seed", "2"] in [row[:6] for row in rows]
     assert "minus fedavg" in text
+
+
+def test_the_title_says_what_is_averaged(tmp_path: Path) -> None:
+    (table,) = analysis.component_tables(study_of(tmp_path / "s", times=2).asked({"last": 2}))
+    assert str(table.title).endswith("at the end of each run, averaged over the last 2 evaluations")
 
 
 @pytest.mark.parametrize(
