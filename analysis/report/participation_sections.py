@@ -26,7 +26,7 @@ from fedsim.analysis.report.document import (
     slugs,
 )
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
-from fedsim.analysis.tables.difference_tables import averaged
+from fedsim.analysis.tables.difference_tables import conditions
 from fedsim.analysis.tables.group_tables import (
     ONE_BY_ONE,
     participation_differences,
@@ -113,7 +113,7 @@ def study_participation_blocks(study: Study) -> Iterator[Block]:
     spread = _over_seeds(study, groups)
     yield Gallery(tuple(_group_figures(study, spread, axis)))
     by = str(groups["by"].iloc[0]).replace("_", " ")
-    place = f"at the end of the runs{averaged(study)}"
+    place = f"at the end of the runs{conditions(study)}"
     caption = f"Accuracy by {by} {place}: the mean over seeds and its 95 % bootstrap interval"
     yield frame_table("participation-groups", caption, spread.drop(columns="by"), _SPREAD)
     yield _measures(study, participation["measures"])

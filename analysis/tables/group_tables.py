@@ -24,9 +24,10 @@ from fedsim.analysis.statistics.participation import (
     worst_group,
 )
 from fedsim.analysis.tables.difference_tables import (
-    averaged,
+    conditions,
     difference_frame,
     difference_table,
+    on_split,
     plain,
     span,
 )
@@ -89,8 +90,8 @@ def study_participation(
     """Return fairness against participation for each finished cell of a study: the frames `groups` and `measures`.
 
     Both frames have a column per axis and `seed`. `groups` has the rows of `participation.groups` for `by`, by default
-    the `group` of the study's `compare`, else availability; accuracies are means over the study's `last` evaluations.
-    `measures` has one row per cell:
+    the `group` of the study's `compare`, else availability; accuracies are means over the study's `last` evaluations
+    on `split`, by default that of `Study.frame`. `measures` has one row per cell:
 
     - `worst_group_percent`, `worst_group_over_samples_percent`: mean accuracy of the worst group,
     - `group_gap_percent`: mean of the best group minus that of the worst,
@@ -99,7 +100,7 @@ def study_participation(
     """
     import pandas as pd
 
-    name = by or str(study.compare.get("group") or _GROUP)
+    name, split = by or str(study.compare.get("group") or _GROUP), split or study.split
     parts, rows = [], []
     for cell in study.finished:
         frame = clients(study.afresh(cell), split, labels=_by_labels([name]), last=study.last)
@@ -143,26 +144,28 @@ def participation_tables(study: Study, by: str | None = None) -> list[Table]:
         _study_groups(study, participation["groups"]),
         _study_measures(study, participation["measures"]),
     ]
-    return tables + ([difference_table(compared, averaged(study))] if compared else [])
+    return tables + ([difference_table(compared, conditions(study))] if compared else [])
 
 
 @arguments.checked
-def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
+def run_participation_tables(
+    run: Run, by: Sequence[str] | None = None, split: str | None = None
+) -> list[Table]:
     """Return fairness against participation of a run as tables for the terminal; see `run_participation`."""
-    frames = run_participation(run, by)
+    frames, place = run_participation(run, by, split), on_split(split or run.split)
     drawn = "sets of clients with the same labels" if _by_labels(by or ()) else ONE_BY_ONE
     note = f"Intervals are 95 % bootstrap intervals over {drawn}. {FEW_NOTE} "
     weights = "Clients: each client counts once; samples: each test sample does."
     tables = []
     for name, title in _RUN_TITLES.items():
-        table = _table(f"{run.label}: {title}", note + weights)
+        table = _table(f"{run.label}: {title}{place}", note + weights)
         for i, heading in enumerate(_GROUP_HEADINGS):
             table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold")
         for row in frames[name].to_dict("records"):
             table.add_row(*map(shown, _group_cells(row)))
         tables.append(table)
     caption = note + "A correlation says what goes together, not what causes what."
-    table = _table(f"{run.label}: correlation of accuracy with participation", caption)
+    table = _table(f"{run.label}: correlation of accuracy with participation{place}", caption)
     for i, heading in enumerate(_CORRELATION_HEADINGS):
         table.add_column(heading, justify="left" if i < 3 else "right", overflow="fold")
     for each in frames["correlations"].to_dict("records"):
@@ -203,7 +206,7 @@ def _study_groups(study: Study, groups: pd.DataFrame) -> Table:
     axes = list(study.axes)
     by = str(groups["by"].iloc[0])
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
-    table = _table(f"{study.name}: accuracy by {by} at the end of each run{averaged(study)}, %", note)
+    table = _table(f"{study.name}: accuracy by {by} at the end of each run{conditions(study)}, %", note)
     for heading in (*axes, "group"):
         table.add_column(shown(heading))
     for heading in ("clients", "each client once", "each sample once"):
@@ -219,7 +222,7 @@ def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
     axes = list(study.axes)
     names = [str(name) for name in measures if name not in (*axes, "seed")]
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
-    table = _table(f"{study.name}: fairness against participation{averaged(study)}", note)
+    table = _table(f"{study.name}: fairness against participation{conditions(study)}", note)
     for heading in (*axes, *names):
         table.add_column(
             shown(heading.replace("_", " ")), justify="left" if heading in axes else "right", overflow="fold"

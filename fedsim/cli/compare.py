@@ -158,7 +158,7 @@ def _of_arms(folder: Path, what: Questions) -> Iterator[Table]:
     yield analysis.arms_table(runs, what.baseline, what.split)
     if what.by is not None:
         for run in runs:
-            yield from analysis.run_participation_tables(run, [what.by])
+            yield from analysis.run_participation_tables(run, [what.by], what.split)
 
 
 def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> Iterator[Table]:
@@ -172,4 +172,4 @@ def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> It
     yield analysis.comparison_table(at_equal_points)
     if by is not None:
         for run in runs:
-            yield from analysis.run_participation_tables(run, [by])
+            yield from analysis.run_participation_tables(run, [by], at_end.split)

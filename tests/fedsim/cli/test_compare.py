@@ -4,7 +4,10 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -12,8 +15,11 @@ from fedsim import analysis
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from small import run, small
+from synthetic_runs import evals_table, jobs_table
+from synthetic_studies import write_study
 
 RULES, SEEDS = ("fedavg", "fedfv"), (1, 2, 3)
+SPLITS = {"valid": 0.9, "test": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +99,25 @@ def test_two_runs_are_compared_by_client_at_equal_points(studies: list[Path]) ->
     assert f"{comparison.mean_percent:+.2f} ± {comparison.standard_error_percent:.2f}" in text
     assert "at equal points" in text
     assert "survivors against victims of dropout" in text
+
+
+def test_groups_are_of_the_split_that_is_compared(tmp_path: Path) -> None:
+    """Clients 0 and 1 had 2 jobs, the others 1; on `valid` they have 90 %, on `test` 30 %, and the others 60 %."""
+
+    def made(*_: object) -> dict[str, Any]:
+        evals = [evals_table([[best, best, 0.6, 0.6]], split=split) for split, best in SPLITS.items()]
+        client = np.array([0, 0, 1, 1, 2, 3])
+        jobs = jobs_table(dispatch_us=np.arange(6), end_us=np.arange(1, 7), client=client)
+        return {"evals": pa.concat_tables(evals), "jobs": jobs}
+
+    study = write_study(tmp_path / "made", made, axes={"rule": ("a", "b")}, seeds=(1, 2))
+    runs = [cell.folder for cell in study.cells if cell.seed == 1]
+    for folders in (runs, [study.folder]):
+        for split, mean in SPLITS.items():
+            text = compared(*folders, "--by", "jobs", "--split", split)
+            groups = text[text.index("accuracy by") :]
+            assert f"on the {split} split" in groups
+            assert f"{100 * mean:.0f}" in groups.split()
 
 
 def test_arms_are_compared_with_the_first_or_with_another(
