@@ -232,16 +232,22 @@ def _welch(value: PublishedValue, published: PublishedSection) -> float:
 def _tested(
     study: Study, frame: pd.DataFrame, claims: Sequence[Claim]
 ) -> Iterator[tuple[dict[str, str], tuple[ClaimedPair, ...]]]:
-    """Yield the levels of the axes that a statement is not about, and the pairs of its claims there."""
+    """Yield the levels of the axes that a statement is not about, and the pairs of its claims there.
+
+    Claims for levels without a run have pairs without differences.
+    """
     axis = axis_of(claims[0], study.axes)
     if axis is None:
         raise FolderError(f"{study.folder}: a claim names levels of no single axis: {claims[0]}")
+    left = dict.fromkeys(claims)
     for others, part in _combinations(study, frame, axis):
         by_level = {str(level): rows.set_index("seed") for level, rows in part.groupby(axis, sort=False)}
-        about = [claim for claim in claims if claim.about(others)]
-        pairs = (pair for claim in about for pair in _pairs(claim, study.axes[axis], by_level))
-        if about:
-            yield others, tuple(pairs)
+        if about := [claim for claim in claims if claim.about(others)]:
+            yield others, tuple(pair for claim in about for pair in _pairs(claim, study.axes[axis], by_level))
+            left = {claim: None for claim in left if claim not in about}
+    for where in dict.fromkeys(claim.where for claim in left):
+        about = [claim for claim in left if claim.where == where]
+        yield dict(where), tuple(pair for claim in about for pair in _pairs(claim, study.axes[axis], {}))
 
 
 def _pairs(claim: Claim, levels: Iterable[str], by_level: dict[str, pd.DataFrame]) -> Iterator[ClaimedPair]:

@@ -19,7 +19,7 @@ REST = "*"
 """In a claim: all levels that it does not name."""
 _CLAIM = re.compile(r"\s*(?P<column>\w+)\s*:(?P<order>.*?)(?:\sfor\s(?P<where>[^<>:]*))?", re.DOTALL)
 _WHERE = re.compile(r"\s*([\w]+)\s*=\s*([\w.-]+)\s*")
-_SAME = re.compile(r"(?P<first>[^=<>]+)=(?P<second>[^=<>±]+)±\s*(?P<within>[0-9.]+)\s*")
+_SAME = re.compile(r"(?P<first>[^=<>]+)=(?P<second>[^=<>±]+)±\s*(?P<within>\d+(?:\.\d*)?|\.\d+)\s*")
 _GRAMMAR = 'such as "std_percent: fedfv < qffl1, qffl5 < *" or "mean_percent: fedfv = fedavg ± 2"'
 
 
@@ -112,20 +112,35 @@ class PublishedSection(Section):
                 elif level not in axes[axis]:
                     yield f"{place}.levels.{axis}: there is no level {level!r}{closest(level, axes[axis])}"
             yield from (f"{place}.values: {_no_column(c, known)}" for c in row.values if c not in known)
+            yield from (f"{place}: {fault}" for fault in _repeated(row, self.rows[:number]))
         for text, orders in self.claims.items():
-            for order in orders:
-                yield from (f"published.claims.{text}: {fault}" for fault in _faults_of(order, known, axes))
+            yield from (f"published.claims.{text}: {fault}" for fault in _faults_of(orders, known, axes))
 
 
-def _faults_of(order: str, columns: Iterable[str], axes: Axes) -> Iterable[str]:
-    try:
-        claim = parse_claim(order)
-    except ValueError as error:
-        yield str(error)
-        return
-    if claim.column not in columns:
-        yield _no_column(claim.column, columns)
-    yield from _unknown_levels(claim, axes)
+def _repeated(row: PublishedRow, before: Sequence[PublishedRow]) -> Iterable[str]:
+    """Yield a message for each earlier row with a value for the same column and levels."""
+    for number, other in enumerate(before):
+        same_levels = all(row.levels.get(axis, level) == level for axis, level in other.levels.items())
+        twice = [column for column in row.values if column in other.values]
+        if same_levels and twice:
+            yield f"{twice[0]} has a value for the same levels in published.rows.{number}"
+
+
+def _faults_of(orders: Iterable[str], columns: Iterable[str], axes: Axes) -> Iterable[str]:
+    """Yield what is wrong with the orders of one statement."""
+    about: dict[str, None] = {}
+    for order in orders:
+        try:
+            claim = parse_claim(order)
+        except ValueError as error:
+            yield str(error)
+            continue
+        if claim.column not in columns:
+            yield _no_column(claim.column, columns)
+        yield from _unknown_levels(claim, axes)
+        about |= dict.fromkeys(filter(None, [axis_of(claim, axes)]))
+    if len(about) > 1:
+        yield f"expected orders of the levels of one axis, found {' and '.join(about)}: make a statement for each"
 
 
 def _no_column(name: str, known: Iterable[str]) -> str:
@@ -138,8 +153,19 @@ def _unknown_levels(claim: Claim, axes: Axes) -> Iterable[str]:
             yield f"for {axis}={level}: there is no axis {axis!r}{closest(axis, axes)}"
         elif level not in axes[axis]:
             yield f"for {axis}={level}: there is no level {level!r}{closest(level, axes[axis])}"
+    named_axes = [axis for axis, _ in claim.where]
+    if twice := next((axis for axis in named_axes if named_axes.count(axis) > 1), None):
+        yield f"for: expected each axis once, found {twice} twice"
     named = [level for group in claim.groups for level in group if level != REST]
-    if axis_of(claim, axes) is None:
+    having = [axis for axis, levels in axes.items() if set(named) <= set(levels)]
+    if len(having) == 1 and axis_of(claim, axes) is None:
+        yield f"for {having[0]}=...: the order is that of the levels of {having[0]}: expected another axis"
+    elif len(having) > 1 and axis_of(claim, axes) is None:
+        yield (
+            f"{' and '.join(having)} have the levels {', '.join(named)}: rename those of one, or name a level of the "
+            f"other axis, such as for {having[-1]}={next(iter(axes[having[-1]]))}"
+        )
+    elif not having:
         every = [level for levels in axes.values() for level in levels]
         unknown = [level for level in named if level not in every]
         yield from (f"there is no level {level!r}{closest(level, every)}" for level in unknown)
@@ -148,9 +174,11 @@ def _unknown_levels(claim: Claim, axes: Axes) -> Iterable[str]:
 
 
 def axis_of(claim: Claim, axes: Axes) -> str | None:
-    """Return the first axis that has all levels of a claim; None if there is none."""
+    """Return the only axis that has all levels of a claim and is not named behind `for`; None if there is none."""
     named = {level for group in claim.groups for level in group} - {REST}
-    return next((axis for axis, levels in axes.items() if named <= set(levels)), None)
+    behind = {axis for axis, _ in claim.where}
+    having = [axis for axis, levels in axes.items() if axis not in behind and named <= set(levels)]
+    return having[0] if len(having) == 1 else None
 
 
 def parse_claim(text: str) -> Claim:
@@ -166,6 +194,8 @@ def parse_claim(text: str) -> Claim:
         pair = tuple((same[side].strip(),) for side in ("first", "second"))
         return Claim(column, pair, float(same["within"]), where)
     signs = set(re.findall("[<>=]", order))
+    if signs == {"="}:
+        raise ValueError(f"expected two levels and by how much they may differ, {_GRAMMAR}, found {text!r}")
     if len(signs) != 1 or "=" in signs:
         raise ValueError(f"expected an order by < or >, not both, {_GRAMMAR}, found {text!r}")
     groups = [_levels(part, text) for part in re.split("[<>]", order)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_a_claim_for_some_levels_is_tested_there_alone(tmp_path: Path) -> None:
         ("both", "two", ["mean_percent", "std_percent"]),
         ("one", "two", ["mean_percent"]),
     ]
+
+
+def test_a_claim_for_levels_without_a_run_is_not_run(tmp_path: Path) -> None:
+    orders = ["mean_percent: fedavg > fedfv for softmax=two", "std_percent: fedavg < fedfv"]
+    study = study_of(tmp_path, claims={"both": orders, "one": orders[0]})
+    part = replace(study, cells=tuple(cell for cell in study.cells if cell.levels["softmax"] == "one"))
+    results = analysis.claim_results(part)
+    assert [(r.text, r.others["softmax"], [p.column for p in r.pairs]) for r in results] == [
+        ("both", "one", ["std_percent"]),
+        ("both", "two", ["mean_percent"]),
+        ("one", "two", ["mean_percent"]),
+    ]
+    assert [r.verdict == "not run" for r in results] == [False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from fedsim.common.errors import ConfigError
-from fedsim.config.published import Claim, parse_claim, rest_of
+from fedsim.config.published import Claim, PublishedSection, axis_of, parse_claim, rest_of
 from fedsim.config.study import load_study
 
 RUN = {
@@ -18,8 +18,9 @@ RUN = {
 }
 AXES = {
     "rule": {name: {"algorithm": {"name": name}} for name in ("fedavg", "fedfv", "fedlf")},
-    "lr": {"low": {}},
+    "lr": {"low": {}, "high": {"train": {"lr": 0.5}}},
 }
+ROWS = [("rule", "fedfv"), ("rule", "fedlf"), ("lr", "low")]
 
 
 def study(**published: Any) -> Any:
@@ -74,6 +75,11 @@ def test_a_claim_may_be_made_for_some_levels_alone(text: str, where: Any) -> Non
         ),
         ("std_percent: fedavg < fedfv for lr=lo", "for lr=lo: there is no level 'lo'; did you mean 'low'?"),
         ("std_percent: fedavg < fedfv for low", "expected axis=level behind for"),
+        (
+            "std_percent: fedavg < fedfv for rule=fedlf",
+            "for rule=...: the order is that of the levels of rule: expected another axis",
+        ),
+        ("std_percent: fedavg < fedfv for lr=low, lr=high", "for: expected each axis once, found lr twice"),
     ],
 )
 def test_levels_behind_for_are_those_of_the_study(text: str, message: str) -> None:
@@ -84,11 +90,33 @@ def test_levels_behind_for_are_those_of_the_study(text: str, message: str) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["a < b", "x: a", "x: a < b > c", "x: a = b", "x: a < ", "x: < b", "x: a < b < a", "x: a <= b", "x:"],
+    [
+        "a < b",
+        "x: a = b ± 2.5.1",
+        "x: a = b ± .",
+        "x: a",
+        "x: a < b > c",
+        "x: a = b",
+        "x: a < ",
+        "x: < b",
+        "x: a < b < a",
+        "x: a <= b",
+        "x:",
+    ],
 )
 def test_what_is_no_claim_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=r"published\.claims\.C: .*(such as|each level once)"):
         study(claims={"C": text})
+
+
+def test_levels_that_two_axes_have_belong_to_the_one_that_for_leaves() -> None:
+    axes = {"rule": ("off", "on"), "softmax": ("off", "on", "half")}
+    claim = "std_percent: off < on"
+    (fault,) = PublishedSection(source="a paper", claims={"C": (claim,)}).faults_with(axes)
+    assert "rule and softmax have the levels off, on: rename those of one" in fault
+    assert axis_of(parse_claim(claim + " for softmax=half"), axes) == "rule"
+    told = PublishedSection(source="a paper", claims={"C": (claim + " for softmax=half",)})
+    assert list(told.faults_with(axes)) == []
 
 
 def test_a_star_stands_for_the_levels_that_the_claim_does_not_name() -> None:
@@ -135,6 +163,14 @@ def test_what_is_written_reads_as_the_same() -> None:
         (
             {"claims": {"C": "std_percent: fedavg < low"}},
             "claims.C: expected levels of one axis, found fedavg, low",
+        ),
+        (
+            {"claims": {"C": ["std_percent: fedavg < fedfv", "std_percent: low < high"]}},
+            "claims.C: expected orders of the levels of one axis, found rule and lr: make a statement for each",
+        ),
+        (
+            {"rows": [{"levels": {axis: level}, "values": {"gini": 1}} for axis, level in ROWS]},
+            "rows.2: gini has a value for the same levels in published.rows.0",
         ),
         ({"claims": {"C": "variance: fedavg < fedfv"}}, "no metric or client 'variance'.*variance_percent2"),
         ({"clients": {"rule": 0}}, "clients.rule: a metric or an axis has this name"),
