@@ -67,6 +67,11 @@ class Comparison:
         """Number of clients with the same accuracy in both runs."""
         return int((self.difference_percent == 0).sum())
 
+    @property
+    def unknown(self) -> int:
+        """Number of clients without an accuracy in a run, whose model has weights that are not finite."""
+        return int(np.isnan(self.difference_percent).sum())
+
     def table(self) -> Table:
         """Return a table for the terminal."""
         table = Table(title=shown(f"{self.second} against {self.first}"), caption=self.note())
@@ -88,11 +93,13 @@ class Comparison:
             a, b = self.metrics[name]
             digits = 3 if name == "angle_rad" else 2
             rows.append((heading, fixed(a, digits), fixed(b, digits), fixed(b - a, digits, "+")))
-        counts = (
+        counts = [
             ("clients better off", self.gained),
             ("clients worse off", self.lost),
             ("clients equal", self.equal),
-        )
+        ]
+        if self.unknown:
+            counts.append(("clients without a number", self.unknown))
         paired = ("paired mean % ± s.e.", "", "", self.mean_shown)
         return [*rows, paired, *((name, "", "", str(count)) for name, count in counts)]
 

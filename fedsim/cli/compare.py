@@ -104,7 +104,10 @@ def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[T
     _refuse(first, "run", of_studies)
     if second is None:
         return _of_arms(first, what)
-    _refuse(first, "run", {"--baseline": what.baseline})
+    if what.baseline:
+        raise ConfigError(
+            "--baseline: it is for a study or a folder of arms; of two runs the first is the baseline"
+        )
     return _of_runs(first, second, what.split, what.by)
 
 

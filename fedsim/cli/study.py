@@ -89,7 +89,7 @@ def _parts_of_axes(texts: Iterable[str]) -> list[str]:
     parts: dict[str, list[str]] = {}
     for text in texts:
         axis, _, levels = (part.strip() for part in text.partition("="))
-        if not axis or not levels:
+        if not axis or "." in axis or not levels:
             raise ConfigError(f"--only: expected AXIS=LEVEL, such as rule=fedavg,fedfv, found {text!r}")
         parts.setdefault(axis, []).extend(level.strip() for level in levels.split(","))
     return [f"only.{axis}={json.dumps(levels)}" for axis, levels in parts.items()]

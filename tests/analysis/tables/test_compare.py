@@ -138,3 +138,10 @@ def test_swapping_the_runs_turns_the_signs(counts: list[tuple[int, int]]) -> Non
 def _comparison(first: np.ndarray, second: np.ndarray) -> Comparison:
     clients = np.arange(len(first))
     return Comparison("a", "b", "test", clients, 100 * (second - first), {}, True)
+
+
+def test_a_client_without_an_accuracy_is_neither_better_nor_worse_nor_equal(tmp_path: Path) -> None:
+    found = pair(tmp_path, [0.2, 0.4, 0.6, 0.8], [np.nan, 0.5, 0.5, 0.8])
+    assert (found.gained, found.lost, found.equal, found.unknown) == (1, 1, 1, 1)
+    assert found.rows()[-1] == ("clients without a number", "", "", "1")
+    assert pair(tmp_path / "more", [0.2], [0.2]).rows()[-1][0] == "clients equal"

@@ -146,7 +146,7 @@ def test_arms_are_compared_with_the_first_or_with_another(
     assert "survivors against victims of dropout" in turned
     with pytest.raises(ConfigError, match="there is no arm 'fedag'; did you mean 'fedavg'"):
         compared(tmp_path, "--baseline", "fedag")
-    with pytest.raises(ConfigError, match="--baseline: it is for studies"):
+    with pytest.raises(ConfigError, match=r"--baseline: .* of two runs the first is the baseline"):
         compared(first.folder, second.folder, "--baseline", "fedavg")
 
 

@@ -176,6 +176,7 @@ def test_a_part_has_the_named_levels_and_all_of_other_axes() -> None:
         (["--only", "rule=fedfw"], "small.toml: only.rule: axis 'rule' has no level 'fedfw'; did you mean 'fedfv'?"),
         (["--only", "rule"], "--only: expected AXIS=LEVEL, such as rule=fedavg,fedfv, found 'rule'"),
         (["--only", "=fedfv"], "--only: expected AXIS=LEVEL, such as rule=fedavg,fedfv, found '=fedfv'"),
+        (["--only", "ru.le=fedfv"], "--only: expected AXIS=LEVEL, such as rule=fedavg,fedfv, found 'ru.le=fedfv'"),
         (["--set", "only={rule=[]}"], "small.toml: only.rule: expected a level, or a list of levels, found none"),
         (["--set", 'skip=[{rule=["fedavg","fedfv"]}]'], "small.toml: skip leaves out every combination of levels"),
         (
