@@ -25,6 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from fedsim.common.errors import ConfigError
 from fedsim.data.federated_data import FederatedData, Split
+from fedsim.runs.resources import one_thread
 from fedsim.server.history import GradientHistory
 from fedsim.server.history_storage import HistoryPlan, Rung
 from fedsim.server.rule import Needs
@@ -91,8 +92,9 @@ def main() -> None:
     if arguments.quick:
         works = {n: replace(w, samples=2 * (w.sgd.batch_size or 1)) for n, w in WORKS.items()}
         cohorts, remembered = [3], 20
-    training_table(works, device, cohorts, arguments.seconds)
-    server_table(device, remembered, arguments.seconds)
+    with one_thread():
+        training_table(works, device, cohorts, arguments.seconds)
+        server_table(device, remembered, arguments.seconds)
 
 
 def training_table(works: dict[str, Work], device: torch.device, cohorts: list[int], seconds: float) -> None:
@@ -109,8 +111,10 @@ def training_table(works: dict[str, Work], device: torch.device, cohorts: list[i
                 made = Workbench(replace(spec, mode=mode, device=device.type), data)
             except ConfigError:  # a model that this mode does not know
                 continue
-            found = [rate(made, k, seconds) for k in cohorts]
-            line(name, mode, *(cell for speed, busy in found for cell in (f"{speed:,.0f}", busy)))
+            few = cohorts[:1] if mode == "loop" else cohorts  # one after another, many are as fast as few
+            found = [rate(made, k, seconds) for k in few]
+            cells = [cell for speed, busy in found for cell in (f"{speed:,.0f}", busy)]
+            line(name, mode, *cells, *["–"] * (2 * len(cohorts) - len(cells)))
 
 
 def noise(work: Work) -> FederatedData:
