@@ -56,7 +56,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "record": {"conflicts": "layers"},
     },
     "convolutions": {"model": {"name": "cnn", "channels": [4, 4], "hidden": [8]}},
-    "dropout": {
+    "dropout": {  # whose masks a real GPU draws otherwise than the processor
         "model": {"name": "cnn", "channels": [4, 4], "hidden": [8], "dropout": [0.1, 0.2]},
     },
 }
@@ -144,7 +144,7 @@ def assert_same_run(there: Path, here: Path, gpu: Gpu) -> None:
         np.testing.assert_allclose(mine[numbers], other[numbers], rtol=near, atol=near, err_msg=table)
 
 
-@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.parametrize("case", [case for case in RUNS if case != "dropout"])
 def test_a_run_is_that_of_the_processor(gpu: Gpu, case: str, tmp_path: Path) -> None:
     config = short(**RUNS[case])
     there = run(config, tmp_path / "there", device="cuda").folder
@@ -162,21 +162,25 @@ def test_remembered_rows_may_lie_elsewhere(
     assert_same_run(there, run(plain, tmp_path / "here", device="cpu").folder, gpu)
 
 
-@pytest.mark.parametrize("case", ["late rows", "client ditto", "line search", "audit"])
-def test_processes_compute_as_one_does(
-    gpu: Gpu, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("case", ["late rows", "client ditto", "line search", "audit", "dropout"])
+@pytest.mark.usefixtures("gpu")
+def test_more_processes_compute_the_same_bits(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = short(**RUNS[case])
     pool: Any = PoolHere(2, monkeypatch)
-    there = run(config, tmp_path / "there", device="cuda", workers=pool).folder
-    assert_same_run(there, run(config, tmp_path / "here", device="cpu").folder, gpu)
+    split = run(config, tmp_path / "split", device="cuda", workers=pool)
+    assert split.digest == run(config, tmp_path / "alone", device="cuda").digest
 
 
-def test_a_killed_run_goes_on_there(gpu: Gpu, tmp_path: Path) -> None:
-    config = short(5, checkpoint={"every_steps": 2}, client={"name": "ditto"})
-    folder = stopped_at(4, config, tmp_path / "there", device="cuda")
-    assert resume(folder, workers=0, device="cuda").status == "done"
-    assert_same_run(folder, run(config, tmp_path / "here", device="cpu").folder, gpu)
+@pytest.mark.parametrize("case", ["client ditto", "dropout"])
+@pytest.mark.usefixtures("gpu")
+def test_a_killed_run_goes_on_with_the_same_bits(case: str, tmp_path: Path) -> None:
+    config = short(**(RUNS[case] | {"checkpoint": {"every_steps": 1}, "stop": {"steps": 3}}))
+    folder = stopped_at(2, config, tmp_path / "killed", device="cuda")
+    again = resume(folder, workers=0, device="cuda")
+    assert again.status == "done"
+    assert again.digest == run(config, tmp_path / "whole", device="cuda").digest
 
 
 @pytest.mark.parametrize("rule", ["fedlf", "fedmgda_plus", "fedavg"])
