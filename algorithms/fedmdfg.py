@@ -9,8 +9,8 @@ then gets the norm of the mean.
 Deviations and choices:
 - The paper's direction has the opposite sign. Updates Δ stand for gradients, as Δ = η g for one full-batch
   step, so step size 1 is the paper's η.
-- The paper tries one step size after the other. `search` tries all at once and takes the one that the paper would take
-  (`mathematics/line_search.py`).
+- Several workers try all step sizes of `search` at once, and take the one that the paper's search, one after the
+  other, would take (`mathematics/line_search.py`).
 - The expected loss of a client is its first loss, then the running mean, as long as losses do not exceed it.
 - Remembered rows keep the norm to which their own step scaled them.
 - As in the authors' code, a client whose update is zero has no row, and its losses count neither for the angle

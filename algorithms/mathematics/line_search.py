@@ -90,15 +90,20 @@ def line_search(s: int, scale: float, start: SearchStart) -> LineSearch:
     """Return the search over the factors of `search_steps` on η: it takes the first one accepted, or `chosen`."""
     steps = tuple(search_steps(1.0, s, scale, any_absent=start.any_absent))
 
+    def trial(position: int, losses: Floats) -> Trial:
+        return Trial(steps[position], losses[start.clients])
+
+    def accepts(position: int, losses: Floats) -> bool:
+        return accepted(trial(position, losses), start.losses, start.slopes, guided=start.guided)
+
     def choose(losses: Floats) -> int:
-        tried = zip(steps, losses[:, start.clients], strict=True)
-        trials = [Trial(step, after) for step, after in tried]
-        for position, trial in enumerate(trials):
-            if accepted(trial, start.losses, start.slopes, guided=start.guided):
+        for position, after in enumerate(losses):
+            if accepts(position, after):
                 return position
+        trials = [trial(position, after) for position, after in enumerate(losses)]
         return trials.index(chosen(trials, start.losses, 1.0, any_absent=start.any_absent))
 
-    return LineSearch(steps, choose)
+    return LineSearch(steps, choose, accepts)
 
 
 def _cosine(losses: Floats) -> float:

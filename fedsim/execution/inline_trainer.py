@@ -146,9 +146,7 @@ class InlineTrainer:
         before = self.server.params
         self._starts[arrivals.step] = self.server.sent
         proposal = self.server.propose(arrivals, rows, self._starts)
-        losses = None
-        if len(proposal.trials):
-            losses = self.bench.trial_losses(proposal.trials, proposal.clients, arrivals.step)
+        losses = self._tried(proposal, arrivals.step)
         audited = [] if arrivals.audit is None else self._audit(proposal, arrivals.audit)
         stepped = Stepped(self.server.accept(proposal, losses, audited), proposal.reports)
         if "audited" in stepped.columns:
@@ -158,6 +156,15 @@ class InlineTrainer:
             stepped.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
         self._starts = arrivals.still_needed(self._starts)
         return lambda: stepped
+
+    def _tried(self, proposal: Proposal, version: int) -> Floats | None:
+        """Return the losses [t, m] after trials, up to the first that the rule accepts; None without trials."""
+        tried: list[Floats] = []
+        for position, model in enumerate(proposal.trials):
+            tried.append(self.bench.trial_losses(model[None], proposal.clients, version)[0])
+            if proposal.accepts(position, tried[-1]):
+                break
+        return np.stack(tried) if tried else None
 
     def _audit(self, proposal: Proposal, cohort: Cohort) -> list[Audited | None]:
         audited = []

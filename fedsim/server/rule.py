@@ -113,7 +113,11 @@ class LineSearch:
     steps: tuple[float, ...]
     """[T] factors on the direction, at least one."""
     choose: Callable[[Floats], int]
-    """From the clients' mean training losses `[T, m]` after each trial to the position of the trial to take."""
+    """From the clients' mean training losses `[t, m]` after the first t trials to the position of the trial to take.
+    t is T, unless `accepts` accepted the last of fewer."""
+    accepts: Callable[[int, Floats], bool] | None = None
+    """From a trial's position and the losses `[m]` after it to whether `choose` takes it whatever the later trials
+    give, which then need not be computed. None computes all."""
 
 
 @dataclass(frozen=True, slots=True)

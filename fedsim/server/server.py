@@ -126,6 +126,11 @@ class Proposal:
     decision: Decision | None
     """None for a step without updates."""
 
+    def accepts(self, position: int, losses: Floats) -> bool:
+        """Whether the trial at a position, with the clients' losses [m] after it, ends the search."""
+        search = None if self.decision is None else self.decision.direction.search
+        return search is not None and search.accepts is not None and search.accepts(position, losses)
+
 
 def sent_with(params: torch.Tensor, vectors: Vectors, sends: Sequence[str]) -> torch.Tensor:
     """Return the parameters [P], and behind them each of the `vectors` named in `sends`, zeros where it is missing."""
@@ -371,8 +376,8 @@ class Server:
     ) -> dict[str, Any]:
         """Take a proposed step and return its columns of `steps.parquet`.
 
-        `losses` [T, m] of the present clients after the trials choose its length; None takes length 1. What the audits
-        of this step returned comes back as "audited".
+        `losses` [t, m] of the present clients after the first t trials choose its length, all T or as many as
+        `Proposal.accepts` needed; None takes length 1. What the audits of this step returned comes back as "audited".
         """
         columns: dict[str, Any] = {"status": "empty"}
         if proposal.decision is not None:

@@ -168,9 +168,14 @@ def test_the_search_takes_what_the_paper_would_have_taken() -> None:
     assert direction.search.steps[0] == 4.0
     falling = np.stack([before * (1.2 if step > 1 else 0.5) for step in direction.search.steps])
     falling[:, 3] *= 0.9  # more equal, as the guidance wants
-    assert direction.search.steps[direction.search.choose(falling)] == 1.0
-    rising = np.stack([before * (1 + step) for step in direction.search.steps])
-    assert direction.search.choose(rising) == len(direction.search.steps) - 1
+    search = direction.search
+    assert search.steps[search.choose(falling)] == 1.0
+    assert search.choose(falling[:3]) == 2, "later trials change nothing"
+    rising = np.stack([before * (1 + step) for step in search.steps])
+    assert search.choose(rising) == len(search.steps) - 1
+    assert search.accepts is not None
+    assert [search.accepts(i, after) for i, after in enumerate(falling[:3])] == [False, False, True]
+    assert not any(search.accepts(i, after) for i, after in enumerate(rising))
 
 
 def test_a_loss_has_to_fall_as_far_as_its_gradient_says() -> None:

@@ -15,6 +15,8 @@ from fedsim import analysis
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.runs.build import prepare
+from fedsim.server.server import Proposal, Server
+from here import PoolHere
 from small import run, small
 
 TIMINGS: dict[str, dict[str, Any]] = {
@@ -140,3 +142,33 @@ def test_a_line_search_finds_steps_that_lower_every_loss(tmp_path: Path) -> None
     assert set(analysis.open_run(run(plain, tmp_path / "b").folder).frame("steps").step_length.dropna()) == {
         1.0
     }
+
+
+def test_one_process_tries_steps_until_one_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And takes the same ones as two workers, which try all at once."""
+    tried: list[tuple[int, int, float]] = []
+    accept = Server.accept
+
+    def spied(server: Server, proposal: Proposal, losses: Any = None, audited: Any = ()) -> dict[str, Any]:
+        columns = accept(server, proposal, losses, audited)
+        assert proposal.decision is not None
+        assert proposal.decision.direction.search is not None
+        steps = proposal.decision.direction.search.steps
+        tried.append((len(losses), len(steps), steps.index(columns["step_length"])))
+        return columns
+
+    monkeypatch.setattr(Server, "accept", spied)
+    config = small(
+        algorithm={"name": "fedmdfg", "search": 4}, train={"batch_size": "full"}, stop={"steps": 6}
+    )
+    alone = run(config, tmp_path / "alone")
+    one_by_one = list(tried)
+    tried.clear()
+    pool: Any = PoolHere(2, monkeypatch)
+    assert run(config, tmp_path / "two", workers=pool).digest == alone.digest
+    assert all(count == most for count, most, _ in tried)
+    assert [taken for *_, taken in tried] == [taken for *_, taken in one_by_one]
+    assert all(count in (taken + 1, most) for count, most, taken in one_by_one)
+    assert any(count < most for count, most, _ in one_by_one)
