@@ -12,6 +12,7 @@ import numpy as np
 
 from fedsim.analysis.opening.results import bytes_by, evaluation_of
 from fedsim.analysis.opening.run import Evaluation, Run, latest, open_run
+from fedsim.analysis.statistics.paired_tests import TESTS, Test
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.config.published import PublishedSection
@@ -60,7 +61,7 @@ class Study:
     """The levels of each axis, in the order of the file."""
     seeds: tuple[int, ...]
     compare: dict[str, Any]
-    """What to compare: `axis`, `baseline`, `metrics`, `at`, `last`, `split`, `group`; each key may be missing."""
+    """What to compare, by the keys of a study file's `[compare]`; each may be missing."""
     cells: tuple[Cell, ...]
     _runs: dict[Path, Run] = field(default_factory=dict, repr=False, compare=False)
     _evaluations: dict[tuple[Path, str], list[Evaluation]] = field(
@@ -82,6 +83,12 @@ class Study:
     def last(self) -> int:
         """How many evaluations, up to the point of comparison, a run's metrics are averaged over."""
         return int(self.compare.get("last", 1))
+
+    @property
+    def test(self) -> Test:
+        """The test whose corrected p value decides whether two levels differ."""
+        test: Test = self.compare.get("test", "rank")
+        return test
 
     @property
     def finished(self) -> tuple[Cell, ...]:
@@ -141,6 +148,8 @@ class Study:
         last = study.compare.get("last", 1)
         if not isinstance(last, int) or isinstance(last, bool) or last < 1:
             raise ConfigError(f"last: expected a whole number of evaluations of at least 1, found {last!r}")
+        if study.test not in TESTS:
+            raise ConfigError(f"test: expected rank or t, found {study.test!r}")
         return study
 
     def require_point(self, at: str) -> None:

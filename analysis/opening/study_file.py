@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from fedsim.analysis.opening.study import Cell, Point, Study
+from fedsim.analysis.statistics.paired_tests import Test
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json
@@ -44,6 +45,7 @@ class _Compare(BaseModel):
     last: Count | None = None
     split: str | None = None
     group: str | None = None
+    test: Test | None = None
 
 
 class _Study(_Part):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Column, Table, heading_of
@@ -16,7 +17,7 @@ _NUMBERS = (
     Column("t high", 3, signed=True),
     Column("seeds better, %", 0),
     Column("p Holm", 3, least=LEAST_P),
-    Column("p rank, not corrected", 3, least=LEAST_P),
+    Column("p {test}, not corrected", 3, least=LEAST_P),
     Column("p sign, not corrected", 3, least=LEAST_P),
     Column("effect size d_z", 2, signed=True),
     Column("detects (80 %)", 3),
@@ -42,7 +43,7 @@ def difference_block(
         *map(Column, others),
         Column("seeds"),
         Column(f"mean difference of {unit}", 3, signed=True),
-        *_NUMBERS,
+        *(replace(number, heading=number.heading.format(test=first.test)) for number in _NUMBERS),
     )
     rows = tuple(_row(each, others) for each in differences)
     return Table(name, f"{unit}, {what} {PLACES.get(first.at, first.at)}", columns, rows)

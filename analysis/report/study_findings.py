@@ -24,7 +24,7 @@ from fedsim.analysis.report.sentences import Claims, listed, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_seed
 from fedsim.analysis.statistics.interaction import interactions
 from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
-from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
+from fedsim.analysis.statistics.paired_tests import ALPHA, Test, smallest_p
 from fedsim.analysis.tables.difference_tables import PLACES, averaged, by_axis, conditions, on_split
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common.errors import ConfigError, RunError
@@ -36,6 +36,8 @@ _WORDS = {
     "worst5_percent": "for the worst 5 % of clients",
     "min_percent": "for the worst client",
 }
+_TAKES: dict[Test, str] = {"rank": "also takes a rank test with p Holm up to 5 %", "t": "takes one without 0"}
+"""What a difference must have beside an interval for a sentence to call it better or worse."""
 
 
 def study_findings(study: Study) -> Iterator[Finding]:
@@ -50,7 +52,8 @@ def study_findings(study: Study) -> Iterator[Finding]:
         (name, np.array(values), "larger") for name, values in seen.gaps.get(by, {}).items()
     ]
     compared = [each for family in families for each in family]
-    contrasts = by_seed([*((_name(study, each), each.values, each.better_is) for each in compared), *gaps])
+    told_together = [*((_name(study, each), each.values, each.better_is) for each in compared), *gaps]
+    contrasts = by_seed(told_together, study.test)
     topics: tuple[Topic, ...] = ("accuracy", "worst-off clients")
     if not families:
         yield Finding("accuracy", _levels(study, metrics[0]))
@@ -144,7 +147,8 @@ def _interactions(study: Study, metric: str) -> Iterator[Finding]:
         found = [each for each in interactions(study, metric, points_of(study)[0]) if each.n]
     except (ConfigError, RunError):
         return
-    contrasts = by_seed([(_name_of_interaction(study, each), each.values, each.better_is) for each in found])
+    named = [(_name_of_interaction(study, each), each.values, each.better_is) for each in found]
+    contrasts = by_seed(named, study.test)
     by_name = {each.name: each for each in contrasts}
     for family in by_axis(found):
         chosen = [by_name[_name_of_interaction(study, each)] for each in family]
@@ -225,10 +229,10 @@ def _doubts(
     if comparisons:
         yield (
             f"Brackets are 95 % intervals of Student's t over seeds, corrected for {comparisons} comparisons, and"
-            " better or worse also takes a rank test with p Holm up to 5 %"
+            f" better or worse {_TAKES[study.test]}"
         )
         n = max((each.n for each in compared), default=0)
-        if compared and comparisons * smallest_p(n) > ALPHA:
+        if compared and study.test == "rank" and comparisons * smallest_p(n) > ALPHA:
             least = next(k for k in range(n, 100) if comparisons * smallest_p(k) <= ALPHA)
             yield f"{_seeds(n)} {'is' if n == 1 else 'are'} too few for that whatever the difference: it takes {least}"
     counts = Counter(cell.status for cell in study.cells if cell.status != "done")

@@ -13,7 +13,7 @@ from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics.bootstrap import FEWEST, Statistic, client_draws, interval
 from fedsim.analysis.statistics.fairness import tail_size
 from fedsim.analysis.statistics.paired import Better, t_interval
-from fedsim.analysis.statistics.paired_tests import ALPHA, holm, signed_rank_test
+from fedsim.analysis.statistics.paired_tests import ALPHA, Test, holm, p_value_of
 
 Verdict = Literal["better", "worse", "unconfirmed", "unseen"]
 _MANY_DRAWS, _MANY = 10_000, 200
@@ -82,13 +82,13 @@ def of_groups(name: str, group: Floats, others: Floats, comparisons: int) -> Con
     return Contrast(name, mean, (float(low), float(high)))
 
 
-def by_seed(differences: Sequence[tuple[str, Floats, Better]]) -> list[Contrast]:
+def by_seed(differences: Sequence[tuple[str, Floats, Better]], test: Test = "rank") -> list[Contrast]:
     """Return the means of differences over seeds, given with their names, values [n] and which values are better.
 
-    Pass all that are told together: intervals (Student's t) and Wilcoxon's tests (Holm) are corrected for all of them.
+    Pass all that are told together: intervals (Student's t) and p values of `test` (Holm) are corrected for them all.
     """
     level = confidence(len(differences))
-    corrected = holm([signed_rank_test(values) for _, values, _ in differences])
+    corrected = holm([p_value_of(test, values) for _, values, _ in differences])
     return [
         Contrast(name, float(values.mean()), t_interval(values, level), float(p), better_is)
         for (name, values, better_is), p in zip(differences, corrected, strict=True)

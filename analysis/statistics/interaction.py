@@ -46,7 +46,7 @@ def interactions_of(
         levels = compared.planned(axis)
         if axis == among or len(levels) < 2:
             continue
-        other = replace(compared, compare={"axis": axis, "baseline": levels[0]})
+        other = replace(compared, compare={"axis": axis, "baseline": levels[0], "test": study.test})
         try:
             found += [each for each in differences_of(other, gains, column, at) if each.n]
         except FolderError:

@@ -12,7 +12,7 @@ from scipy import stats
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Point, Study
 from fedsim.analysis.statistics.bootstrap import interval, mean_of, sample_std
-from fedsim.analysis.statistics.paired_tests import ALPHA, holm, sign_test, signed_rank_test
+from fedsim.analysis.statistics.paired_tests import ALPHA, Test, holm, p_value_of, sign_test
 from fedsim.analysis.statistics.pairing import pairing_factor
 from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
 from fedsim.common import arguments, plugins
@@ -55,8 +55,10 @@ class PairedDifference:
     t_interval: tuple[float, float] | None
     """95 % interval of Student's t; None below 3."""
     sign_p: float
+    test: Test
+    """The test that decides: Wilcoxon's exact signed-rank test, or Student's t test of pairs."""
     p_value: float
-    """Two-sided p value of Wilcoxon's exact signed-rank test."""
+    """Two-sided p value of `test`; NaN for the t test below 3 seeds."""
     p_holm: float
     """`p_value` with Holm's correction for all comparisons in the same list."""
     family: int
@@ -98,17 +100,21 @@ class PairedDifference:
 
     @property
     def detectable(self) -> float:
-        """The smallest difference that the rank test finds with a power of 80 % among `family` comparisons of n seeds.
+        """The smallest difference that `test` finds with a power of 80 % among `family` comparisons of n seeds.
 
         In the metric's unit, for normal differences with the standard deviation of these. Infinite if n seeds cannot
         give a p Holm of 5 %, NaN below 2 seeds.
         """
-        return detectable_effect(self.n, ALPHA / self.family) * self.std if self.n > 1 else float("nan")
+        return (
+            detectable_effect(self.n, ALPHA / self.family, test=self.test) * self.std
+            if self.n > 1
+            else float("nan")
+        )
 
     @property
     def seeds_needed(self) -> int | None:
-        """Seeds with which the rank test has a power of 80 % for a difference of `size` among `family` comparisons."""
-        return seeds_needed(_ratio(self.size, self.std), ALPHA / self.family)
+        """Seeds with which `test` has a power of 80 % for a difference of `size` among `family` comparisons."""
+        return seeds_needed(_ratio(self.size, self.std), ALPHA / self.family, test=self.test)
 
     def _gains(self) -> Floats:
         """Return [n] by how much the level does better."""
@@ -133,7 +139,7 @@ def differences(
 ) -> list[PairedDifference]:
     """Compare each level of an axis with the baseline by a metric, within equal levels of the other axes.
 
-    Axis and baseline are those of the study's `compare`; `study.asked({"axis": ..., "baseline": ...})` sets others.
+    Axis, baseline and test are those of the study's `compare`; `study.asked({"axis": ..., "test": ...})` sets others.
 
     Args:
         metric: the name of one of `fedsim.analysis.metrics`.
@@ -174,7 +180,7 @@ def differences_of(
     for level, others in comparisons(study, among, base):
         sides = [side_of(frame, others | {among: name}) for name in (level, base)]
         labels = shared | {"level": level, "others": others}
-        differences.append(_difference(labels, sides, study.seeds, size))
+        differences.append(_difference(labels, sides, study.seeds, study.test, size))
     if not differences:
         raise FolderError(
             f"{study.folder}: no level of axis {among!r} has runs beside those of {base!r} at equal other levels; "
@@ -229,7 +235,11 @@ def side_of(frame: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _difference(
-    labels: Mapping[str, Any], sides: Sequence[pd.DataFrame], planned: Sequence[int], size: float | None
+    labels: Mapping[str, Any],
+    sides: Sequence[pd.DataFrame],
+    planned: Sequence[int],
+    test: Test,
+    size: float | None,
 ) -> PairedDifference:
     """Compare the sides of a level and of the baseline; `labels` are the fields that do not depend on their values."""
     column, axis = labels["metric"], labels["axis"]
@@ -250,11 +260,11 @@ def _difference(
         pairing_factor=factor,
         pairing_interval=factor_interval,
         point_gap=_gap(a, b, _POINT_OF.get(labels["at"])),
-        **_tested(values, size),
+        **_tested(values, test, size),
     )
 
 
-def _tested(values: Floats, size: float | None) -> dict[str, Any]:
+def _tested(values: Floats, test: Test, size: float | None) -> dict[str, Any]:
     """Return the fields of `PairedDifference` that depend on the differences [n] alone."""
     n, std = len(values), sample_std(values)
     mean = float(values.mean()) if n else float("nan")
@@ -262,7 +272,8 @@ def _tested(values: Floats, size: float | None) -> dict[str, Any]:
         "interval": interval(mean_of(values), n, CONFIDENCE),
         "t_interval": t_interval(values),
         "sign_p": sign_test(values) if n else float("nan"),
-        "p_value": signed_rank_test(values) if n else float("nan"),
+        "test": test,
+        "p_value": p_value_of(test, values) if n else float("nan"),
         "p_holm": float("nan"),
         "family": 1,
         "effect_size": _ratio(mean, std),

@@ -1,15 +1,21 @@
-"""Exact tests of paired differences, and Holm's correction."""
+"""Tests of paired differences, and Holm's correction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.statistics.bootstrap import FEWEST
 
+Test = Literal["rank", "t"]
+TESTS: tuple[Test, ...] = get_args(Test)
+"""Tests that may decide: Wilcoxon's exact signed-rank test, or Student's t test of pairs."""
+NAME_OF: dict[Test, str] = {"rank": "exact Wilcoxon signed-rank test", "t": "paired t test (Student)"}
 ALPHA = 0.05
 """Tests reject below this p value, after correction."""
 
@@ -42,6 +48,29 @@ def signed_rank_test(differences: ArrayLike) -> float:
     return min(1.0, float(ways[off >= distance].sum()))
 
 
+def t_test(
+    differences: ArrayLike, mean: float = 0.0, side: Literal["two-sided", "less", "greater"] = "two-sided"
+) -> float:
+    """Return the p value of Student's t test that the differences have this mean; 0 or 1 if all are equal.
+
+    It assumes normal differences. NaN below 3.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < FEWEST:
+        return float("nan")
+    if np.ptp(values) == 0:
+        off = float(values[0]) - mean
+        if side == "two-sided" or off == 0:
+            return float(off == 0)
+        return float((off > 0) != (side == "greater"))
+    return float(stats.ttest_1samp(values, mean, alternative=side).pvalue)
+
+
+def p_value_of(test: Test, differences: ArrayLike) -> float:
+    """Return the two-sided p value of a test."""
+    return t_test(differences) if test == "t" else signed_rank_test(differences)
+
+
 def rank_sums(ranks: Iterable[int]) -> Floats:
     """Return [total + 1] the share of all sign assignments in which the positive `ranks` have the sum 0, 1, 2, ..."""
     ways = np.ones(1)
@@ -51,7 +80,7 @@ def rank_sums(ranks: Iterable[int]) -> Floats:
 
 
 def smallest_p(n: int) -> float:
-    """Return the smallest p value of both tests for `n` differences other than 0: `2^(1 - n)`."""
+    """Return the smallest p value of the rank test and the sign test for `n` differences other than 0: `2^(1 - n)`."""
     return min(1.0, 2.0 ** (1 - n))
 
 

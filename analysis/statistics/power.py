@@ -1,9 +1,10 @@
-"""The power of Wilcoxon's exact signed-rank test for normal differences: what n seeds detect, how many seeds it takes.
+"""The power of paired tests for normal differences: what n seeds detect, how many seeds it takes.
 
-Power is the probability to reject in the direction of the true effect. Up to SIMULATED pairs it is the share of
-DRAWS simulated samples, whose generator depends on n alone; beyond, the rank sum is taken as normal with its exact
-mean and variance (Lehmann, Nonparametrics: Statistical Methods Based on Ranks, 1975, section 4.2), which is wrong by
-up to 4 percentage points of power.
+Power is the probability to reject in the direction of the true effect. That of the t test is exact (noncentral t
+distribution). That of Wilcoxon's exact signed-rank test is up to SIMULATED pairs the share of DRAWS simulated samples,
+whose generator depends on n alone; beyond, the rank sum is taken as normal with its exact mean and variance (Lehmann,
+Nonparametrics: Statistical Methods Based on Ranks, 1975, section 4.2), which is wrong by up to 4 percentage points of
+power.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.statistics.paired_tests import ALPHA, rank_sums, smallest_p
+from fedsim.analysis.statistics.bootstrap import FEWEST
+from fedsim.analysis.statistics.paired_tests import ALPHA, Test, rank_sums, smallest_p
 from fedsim.common.rng import rng
 
 POWER = 0.8
@@ -24,15 +26,18 @@ MOST_SEEDS = 100_000
 SIMULATED, DRAWS = 25, 10_000
 _EXACT = 200
 """Largest number of pairs for which the distribution of the rank sum is counted; beyond, it is taken as normal."""
-_FEWEST = 3
 _ROUNDING = 1e-12
+_LARGEST_EFFECT = 1e6
+"""In standard deviations; SciPy's noncentral t distribution has no value for much larger ones."""
 
 
-def power(n: int, effect: float, alpha: float = ALPHA) -> float:
+def power(n: int, effect: float, alpha: float = ALPHA, test: Test = "rank") -> float:
     """Return the power of the two-sided test with `n` pairs at an effect of `effect` standard deviations.
 
     0 if no data of n pairs have a p value of `alpha` or less.
     """
+    if test == "t":
+        return _power_of_t(n, abs(effect), alpha)
     least = _critical(n, alpha)
     if least is None:
         return 0.0
@@ -42,20 +47,26 @@ def power(n: int, effect: float, alpha: float = ALPHA) -> float:
     return float(stats.norm.sf((least - 0.5 - mean) / math.sqrt(max(variance, _ROUNDING))))
 
 
-def detectable_effect(n: int, alpha: float = ALPHA, wanted: float = POWER) -> float:
+def detectable_effect(n: int, alpha: float = ALPHA, wanted: float = POWER, test: Test = "rank") -> float:
     """Return the smallest effect at which `n` pairs have a power of `wanted`.
 
     In standard deviations of the differences. Infinite if no data of n pairs have a p value of `alpha` or less.
     """
-    least = _critical(n, alpha)
-    if least is None:
+    if n < _fewest(alpha, test):
         return math.inf
-    if n <= SIMULATED:
+    if test == "rank" and n <= SIMULATED:
+        least = _critical(n, alpha)
+        assert least is not None
         return float(_least_effects(n, least)[math.ceil(wanted * DRAWS) - 1])
-    return float(optimize.brentq(lambda effect: power(n, effect, alpha) - wanted, 0.0, 10.0))
+    high = 1.0
+    while power(n, high, alpha, test) < wanted:
+        high *= 2
+    return float(optimize.brentq(lambda effect: power(n, effect, alpha, test) - wanted, 0.0, high))
 
 
-def seeds_needed(effect: float, alpha: float = ALPHA, wanted: float = POWER) -> int | None:
+def seeds_needed(
+    effect: float, alpha: float = ALPHA, wanted: float = POWER, test: Test = "rank"
+) -> int | None:
     """Return the smallest number of pairs, at least 3, with which the test has the power `wanted`.
 
     `effect` is the mean difference in standard deviations of the differences. None if the effect is 0 or NaN, or if
@@ -63,16 +74,30 @@ def seeds_needed(effect: float, alpha: float = ALPHA, wanted: float = POWER) -> 
     """
     if math.isnan(effect) or effect == 0:
         return None
-    fewest = next(n for n in range(_FEWEST, MOST_SEEDS) if smallest_p(n) <= alpha)
-    if power(SIMULATED, effect, alpha) >= wanted:
-        return next(n for n in range(fewest, SIMULATED + 1) if power(n, effect, alpha) >= wanted)
+    fewest = _fewest(alpha, test)
+    if power(SIMULATED, effect, alpha, test) >= wanted:
+        return next(n for n in range(fewest, SIMULATED + 1) if power(n, effect, alpha, test) >= wanted)
     low, high = max(SIMULATED, fewest - 1), MOST_SEEDS
-    if power(high, effect, alpha) < wanted:
+    if power(high, effect, alpha, test) < wanted:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(middle, effect, alpha) >= wanted else (middle, high)
+        low, high = (low, middle) if power(middle, effect, alpha, test) >= wanted else (middle, high)
     return high
+
+
+def _fewest(alpha: float, test: Test) -> int:
+    """Return the smallest number of pairs, at least 3, of which some data have a p value of `alpha` or less."""
+    if test == "t":
+        return FEWEST
+    return next(n for n in range(FEWEST, MOST_SEEDS) if smallest_p(n) <= alpha)
+
+
+def _power_of_t(n: int, effect: float, alpha: float) -> float:
+    if n < FEWEST:
+        return 0.0
+    critical = stats.t.isf(alpha / 2, n - 1)
+    return float(stats.nct.sf(critical, n - 1, min(effect, _LARGEST_EFFECT) * math.sqrt(n)))
 
 
 @lru_cache(maxsize=256)

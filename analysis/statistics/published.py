@@ -13,9 +13,9 @@ from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Study
-from fedsim.analysis.statistics.bootstrap import sample_std
+from fedsim.analysis.statistics.bootstrap import FEWEST, sample_std
 from fedsim.analysis.statistics.paired import t_interval
-from fedsim.analysis.statistics.paired_tests import ALPHA, holm
+from fedsim.analysis.statistics.paired_tests import ALPHA, holm, t_test
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.config.published import Claim, PublishedRow, PublishedSection, axis_of, rest_of
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Verdict = Literal["holds", "does not hold", "cannot be told", "not run"]
 _DIGITS = 12
 """Decimals of differences: rounding makes differences equal that differ only by floating-point error."""
-_FEWEST = 3
-"""Fewest seeds with which values are compared and claims are tested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +93,17 @@ class ClaimedPair:
         Equality within `d` is tested by two one-sided tests (Schuirmann, 1987); a mean beyond `d` by the one-sided
         test that the difference is larger than `d`. NaN below 3 seeds.
         """
-        if len(self.differences) < _FEWEST:
+        if len(self.differences) < FEWEST:
             return math.nan
         if self.within is None:
-            return _t_test(self.differences, 0.0, "two-sided")
+            return t_test(self.differences)
         if abs(self.mean) <= self.within:
             return max(
-                _t_test(self.differences, -self.within, "greater"),
-                _t_test(self.differences, self.within, "less"),
+                t_test(self.differences, -self.within, "greater"),
+                t_test(self.differences, self.within, "less"),
             )
         beyond = self.differences * np.sign(self.mean)
-        return _t_test(beyond, self.within, "greater")
+        return t_test(beyond, self.within, "greater")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +217,7 @@ def _values(row: PublishedRow, levels: dict[str, str], part: pd.DataFrame) -> It
 def _welch(value: PublishedValue, published: PublishedSection) -> float:
     """Return the p value of Welch's t test of the study's mean against the paper's, from the printed numbers."""
     runs, std, n = published.runs, value.published_std, len(value.values)
-    if runs is None or runs < 2 or std is None or n < _FEWEST:
+    if runs is None or runs < 2 or std is None or n < FEWEST:
         return math.nan
     theirs = std * math.sqrt(runs / (runs - 1)) if published.spread == "population" else std
     ours = sample_std(value.values)
@@ -260,13 +258,3 @@ def _pairs(claim: Claim, levels: Iterable[str], by_level: dict[str, pd.DataFrame
                     each = by_level[higher][claim.column] - by_level[lower][claim.column]
                     differences = np.round(each.dropna().to_numpy(dtype=np.float64), _DIGITS)
                 yield ClaimedPair(claim.column, lower, higher, differences, claim.within)
-
-
-def _t_test(values: Floats, mean: float, side: Literal["two-sided", "less", "greater"]) -> float:
-    """Return the p value of Student's t test that `values` [n] have this mean; 0 or 1 if all are equal."""
-    if np.ptp(values) == 0:
-        off = float(values[0]) - mean
-        if side == "two-sided" or off == 0:
-            return float(off == 0)
-        return float((off > 0) != (side == "greater"))
-    return float(stats.ttest_1samp(values, mean, alternative=side).pvalue)

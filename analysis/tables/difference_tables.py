@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.table import Table
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired import PairedDifference
-from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
+from fedsim.analysis.statistics.paired_tests import ALPHA, NAME_OF, smallest_p
 from fedsim.common.terminal import shown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _HEADINGS = (
     "level",
     "n",
     "difference\nbootstrap\nStudent's t",
-    "p Holm\n(rank)\n(sign)",
+    "p Holm\n({test})\n(sign)",
     "d_z\nbetter",
     "detects\nseeds\n(80 %)",
     "pairing\nfactor",
@@ -82,7 +82,8 @@ def difference_table(
     table.title = shown(f"{what}, {place}")
     table.caption_justify, table.title_justify = "left", "left"
     for i, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold", no_wrap=i > 1)
+        side: Literal["left", "right"] = "left" if i < 2 else "right"
+        table.add_column(heading.format(test=first.test), justify=side, overflow="fold", no_wrap=i > 1)
     for row in map(cells, differences):
         table.add_row(*map(shown, row))
     return table
@@ -124,19 +125,22 @@ def notes(differences: Sequence[PairedDifference]) -> str:
 
 def _notes(differences: Sequence[PairedDifference]) -> Iterator[str]:
     ns = [each.n for each in differences]
+    test = differences[0].test
     yield (
         "Differences are paired by seed (n of them); brackets are 95 % intervals over seeds, each by itself. p Holm is "
-        "that of the exact Wilcoxon signed-rank test, two-sided, corrected for all comparisons of the metric; p values "
-        "in parentheses (rank, exact sign test) are not corrected and decide nothing. detects: the smallest difference "
-        "that n seeds find with 80 % power by p Holm; below it, the seeds that the difference found takes."
+        f"that of the {NAME_OF[test]}, two-sided, corrected for all comparisons of the metric; p values in parentheses "
+        f"({test}, exact sign test) are not corrected and decide nothing. detects: the smallest difference that n "
+        "seeds find with 80 % power by p Holm; below it, the seeds that the difference found takes."
     )
     if min(ns) < FEWEST:
         yield f"With fewer than {FEWEST} seeds no interval is given."
-    yield from _out_of_reach(differences)
+    if test == "rank":
+        yield from _out_of_reach(differences)
     if FEWEST <= min(ns) < 6:
         yield "Below 6 seeds the bootstrap interval covers less than 95 %: look at that of t."
     if any((each.values == 0).any() for each in differences):
-        yield "Seeds without a difference are left out of both tests."
+        both = "both tests" if test == "rank" else "the sign test"
+        yield f"Seeds without a difference are left out of {both}."
     yield from _warnings(differences)
 
 
@@ -181,6 +185,7 @@ def _row(each: PairedDifference) -> dict[str, Any]:
         row[f"{prefix}low"], row[f"{prefix}high"] = interval or (math.nan, math.nan)
     same = (
         "sign_p",
+        "test",
         "p_value",
         "p_holm",
         "family",

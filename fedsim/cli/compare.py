@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -47,6 +47,12 @@ class Questions:
             metavar="N", min=1, help="Studies: compare means over the last N evaluations up to the point."
         ),
     ] = None
+    test: Annotated[
+        Literal["rank", "t"] | None,
+        Option(
+            help="Studies: the test that decides, Wilcoxon's signed-rank test or Student's paired t test."
+        ),
+    ] = None
     target: Annotated[
         str | None,
         Option(
@@ -71,7 +77,7 @@ class Questions:
     def of_studies(self) -> dict[str, Any]:
         """Return the options of studies that are set, as keys of a study's `compare`."""
         keys = {"axis": self.axis, "baseline": self.baseline, "metrics": self.metrics, "at": self.at}
-        more = {"last": self.last, "split": self.split, "group": self.by}
+        more = {"last": self.last, "split": self.split, "group": self.by, "test": self.test}
         return {key: value for key, value in (keys | more).items() if value}
 
 
@@ -97,6 +103,7 @@ def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[T
         "--metric": what.metrics,
         "--at": what.at,
         "--last": what.last,
+        "--test": what.test,
         "--target": what.target,
         "--published": what.published,
         "--components": what.components,
@@ -120,8 +127,10 @@ def _refuse(folder: Path, kind: str, options: Mapping[str, object]) -> None:
 
 
 def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    if what.components and (what.by or second is not None):
-        raise ConfigError("--components: it describes one study, and takes neither another one nor --by")
+    if what.components and (what.by or what.test or second is not None):
+        raise ConfigError(
+            "--components: it describes one study, and takes neither another one nor --by or --test"
+        )
     study = analysis.open_study(first)
     if second is not None:
         study = analysis.join_studies(study, analysis.open_study(second))
@@ -132,7 +141,7 @@ def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[T
 
 
 def _to_target(study: analysis.Study, what: Questions) -> Iterable[Table]:
-    if what.metrics or what.by or what.components or "end" in (what.at or ()):
+    if what.metrics or what.by or what.test or what.components or "end" in (what.at or ()):
         raise ConfigError(
             "--target: it names the metric, and takes --axis, --baseline, --split, --last and --at steps, time or bytes"
         )

@@ -25,7 +25,7 @@ from fedsim.config.section import Count, RunName, Section, Seed, installed
 COLUMNS = (
     "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "detectable", "family", "folder", "from",
     "group", "high", "level", "low", "mean", "metric", "missing", "n", "samples", "seed", "seeds", "size", "std",
-    "step", "study", "time_us", "to", "worse",
+    "step", "study", "test", "time_us", "to", "worse",
 )  # fmt: skip
 """Columns of a study's tables, beside those of metrics; an axis is a column too, and needs another name."""
 STUDY_KEYS = ("name", "seed", "arms", "parent")
@@ -115,6 +115,11 @@ class CompareSection(Section):
     """The split to compare runs on, such as `unseen` or `test_personal`; by default that of each run's `[evaluate]`."""
     group: str | None = None
     """A column of the clients table that divides clients into groups."""
+    test: Literal["rank", "t"] = "rank"
+    """The test that decides, the exact Wilcoxon signed-rank test or the paired t test, which takes normal differences.
+
+    Times to a target always have the sign test, and a paper's values and claims tests of their own.
+    """
 
 
 class TuneSection(Section):

@@ -142,6 +142,7 @@ def test_what_is_asked_can_be_changed(study: Study) -> None:
         ({"axis": "rul"}, "no axis 'rul'; did you mean 'rule'"),
         ({"baseline": "fedfw"}, "axis 'rule' has no level 'fedfw'; did you mean 'fedfv'"),
         ({"at": ["stepz"]}, "no point 'stepz' to compare runs at; did you mean 'steps'"),
+        ({"test": "student"}, "test: expected rank or t, found 'student'"),
     ):
         with pytest.raises(ConfigError, match=message):
             study.asked(changes)
@@ -171,6 +172,7 @@ def spoil_cell(**keys: Any) -> Callable[[dict[str, Any]], None]:
         (spoil(format=2), "format: expected 1, found 2"),
         (spoil(seeds="1"), "study.json: seeds"),
         (spoil(compare={"at": ["stepz"]}), "study.json: compare.at"),
+        (spoil(compare={"test": "student"}), "study.json: compare.test"),
         (spoil_cell(status="gone"), "study.json: cells.3.status"),
         (
             spoil_cell(levels={"rule": "fedavg"}),

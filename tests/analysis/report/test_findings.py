@@ -267,6 +267,15 @@ def test_few_seeds_claim_nothing_however_large_the_difference(
     )
 
 
+def test_with_a_t_test_five_seeds_can_tell(tmp_path: Path) -> None:
+    texts = told(study_of(tmp_path / "s", {"up": 0.05}, 5).asked({"test": "t"}))
+    assert texts["accuracy"].startswith("In mean accuracy, up (+")
+    assert "is better than base" in texts["accuracy"]
+    assert "and better or worse takes one without 0" in texts["doubts"]
+    assert "rank" not in texts["doubts"]
+    assert "too few" not in texts["doubts"]
+
+
 def test_ties_and_noise_of_a_study_are_no_difference(tmp_path: Path) -> None:
     tie = told(study_of(tmp_path / "tie", {"same": 0.0}, 12, spread=0.0))["accuracy"]
     assert tie.endswith("is seen for same (+0.0 points [+0.0, +0.0]).")

@@ -112,6 +112,12 @@ def test_tables_hold_the_differences_to_the_last_digit(study: Study, tmp_path: P
     assert [row["seeds"] for row in rows] == ["4", "3"]
 
 
+def test_a_table_names_the_test_that_decides(study: Study, tmp_path: Path) -> None:
+    document = study_document(study.asked({"test": "t"}), tmp_path)
+    table = document.tables["differences-end-mean-percent"]
+    assert "p t, not corrected" in [column.heading for column in table.columns]
+
+
 def test_a_small_p_value_is_not_written_as_zero(study: Study, tmp_path: Path) -> None:
     found = replace(differences(study, "mean_percent")[0], sign_p=2.0**-11, p_value=2.0**-13, p_holm=0.0123)
     table = difference_block("small", [found], study)

@@ -69,6 +69,16 @@ def test_groups_have_the_interval_of_welch() -> None:
     assert of_groups("x", np.full(4, 2.0), np.full(4, 1.0), 5).verdict == "better"
 
 
+def test_the_t_test_confirms_what_the_interval_says() -> None:
+    """Five seeds, 2 comparisons: Student's t intervals of 97.5 %, and p values twice those of scipy."""
+    values = np.array([1.0, 1.1, 0.9, 1.05, 0.95])
+    one, two = by_seed([("a", values, "larger"), ("b", values, "smaller")], "t")
+    assert (one.verdict, two.verdict) == ("better", "worse")
+    assert one.p == two.p == pytest.approx(2 * stats.ttest_1samp(values, 0).pvalue)
+    few = by_seed([("a", values[:2], "larger")], "t")[0]
+    assert (few.interval, few.verdict) == (None, "unseen")
+
+
 def test_seeds_need_the_corrected_test_beside_the_interval() -> None:
     values = np.array([1.0, 1.1, 0.9, 1.05, 0.95, 1.02])
     (alone,) = by_seed([("a", values, "larger")])

@@ -117,6 +117,12 @@ def stats_holm(p: list[float]) -> Floats:
     return corrected
 
 
+def test_interactions_are_tested_as_the_study_asks(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "made", {("fedfv", "night"): 4.0}).asked({"test": "t"})
+    for each in interactions(study, "mean_percent"):
+        assert each.p_value == pytest.approx(stats.ttest_1samp(each.values, 0).pvalue)
+
+
 def test_without_a_second_axis_there_is_none(tmp_path: Path) -> None:
     def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
         return {"evals": evals_table(np.full((1, 4), 0.1 * seed))}

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from scipy import stats
 
 from fedsim import analysis
 from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.statistics.paired import differences_of
-from fedsim.analysis.statistics.paired_tests import signed_rank_test
-from fedsim.analysis.statistics.power import seeds_needed
+from fedsim.analysis.statistics.paired_tests import holm, signed_rank_test
+from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
 from fedsim.analysis.tables.difference_tables import cells, difference_frame, difference_table, notes
 from fedsim.analysis.tables.study_tables import level_frame, study_frames, study_tables
 from fedsim.common import plugins
@@ -93,6 +94,25 @@ def test_a_seed_with_a_run_missing_is_left_out_and_named(study: Study) -> None:
     assert "mean percent: with 6 seeds that differ and 4 comparisons p Holm cannot be below 0.125" in text
     assert "corrected for all comparisons of the metric" in text
     assert "Seeds without a difference are left out of both tests." in text
+
+
+def test_the_t_test_decides_if_asked_for(study: Study) -> None:
+    found = analysis.differences(study.asked({"test": "t"}), "mean_percent")
+    p = [stats.ttest_1samp(each.values, 0).pvalue for each in found]
+    assert [each.p_value for each in found] == pytest.approx(p)
+    assert [each.p_holm for each in found] == pytest.approx(list(holm(p)))
+    assert {each.test for each in found} == {"t"}
+    first, by_rank = found[0], analysis.differences(study, "mean_percent")[0]
+    assert first.detectable == pytest.approx(first.std * detectable_effect(6, 0.05 / 4, test="t"))
+    assert first.seeds_needed == seeds_needed(first.effect_size, 0.05 / 4, test="t")
+    assert (first.t_interval, first.interval) == (by_rank.t_interval, by_rank.interval)
+    assert (by_rank.test, set(difference_frame(found)["test"])) == ("rank", {"t"})
+    text = " ".join(text_of(difference_table(found)).split())
+    assert "(t)" in text
+    assert "(rank)" not in text
+    assert "p Holm is that of the paired t test (Student), two-sided" in text
+    assert "p Holm cannot be below" not in text
+    assert "Seeds without a difference are left out of the sign test." in text
 
 
 def test_holm_covers_the_comparisons_of_one_list(study: Study) -> None:

@@ -18,12 +18,13 @@ from fedsim.analysis.statistics.bootstrap import (
     mean_of,
     sample_std,
 )
-from fedsim.analysis.statistics.paired import _ratio
+from fedsim.analysis.statistics.paired import _ratio, t_interval
 from fedsim.analysis.statistics.paired_tests import (
     holm,
     sign_test,
     signed_rank_test,
     smallest_p,
+    t_test,
 )
 from fedsim.analysis.statistics.pairing import pairing_factor
 
@@ -75,6 +76,32 @@ def test_tests_do_not_depend_on_the_direction(values: list[int]) -> None:
 def test_differences_of_nothing_tell_nothing() -> None:
     assert sign_test([0, 0]) == signed_rank_test([0, 0]) == 1
     assert signed_rank_test([1, 2, 3, 4, 5, 6]) == sign_test([1] * 6) == smallest_p(6) == 1 / 32
+
+
+def test_the_t_test_is_that_of_a_table() -> None:
+    """Mean 2, standard deviation 1 and t = 2 sqrt(5) = 4.472 with 4 degrees of freedom."""
+    values = np.array([2, 1, 3, 2 + np.sqrt(1), 2 - np.sqrt(1)])
+    assert t_test(values) == pytest.approx(2 * stats.t.sf(2 * np.sqrt(5), 4))
+    assert t_test(values) == pytest.approx(0.01106, abs=5e-5)
+    assert t_test(values, 2.0) == pytest.approx(1)
+    assert t_test(values, side="greater") == pytest.approx(t_test(values) / 2)
+    assert t_test(values, side="less") == pytest.approx(1 - t_test(values) / 2)
+
+
+@few
+@given(st.lists(st.integers(-5, 5), min_size=3, max_size=9))
+def test_the_t_test_rejects_where_the_interval_leaves_out_zero(values: list[int]) -> None:
+    low, high = t_interval(np.array(values, dtype=float)) or (np.nan, np.nan)
+    assert (t_test(values) < 0.05) == (not low <= 0 <= high)
+    assert t_test(values) == pytest.approx(t_test([-v for v in values]))
+
+
+def test_the_t_test_of_equal_values_is_certain_and_of_two_gives_nothing() -> None:
+    assert t_test([0.3] * 3) == 0
+    assert t_test([0.0] * 3) == t_test([0.3] * 3, 0.3) == 1
+    assert (t_test([1.0] * 3, side="greater"), t_test([1.0] * 3, side="less")) == (0, 1)
+    assert np.isnan(t_test([1.0, 2.0]))
+    assert np.isnan(t_test([]))
 
 
 def test_holm_steps_down() -> None:

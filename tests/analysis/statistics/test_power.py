@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedsim.analysis.statistics.paired_tests import signed_rank_test
+from fedsim.analysis.statistics.paired_tests import signed_rank_test, t_test
 from fedsim.analysis.statistics.power import (
     DRAWS,
     MOST_SEEDS,
@@ -99,3 +99,35 @@ def test_where_no_number_of_seeds_helps_none_is_given() -> None:
 def test_no_effect_is_large_enough_for_fewer_seeds_than_the_level_asks_for(alpha: float, fewest: int) -> None:
     assert seeds_needed(float("inf"), alpha) == seeds_needed(100.0, alpha) == fewest
     assert signed_rank_test(np.arange(1, fewest + 1)) <= alpha
+
+
+@pytest.mark.parametrize("n", [3, 5, 12, 40])
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 9])
+def test_power_of_the_t_test_is_the_share_of_studies_that_see_the_effect(n: int, alpha: float) -> None:
+    for effect in (0.5, 2.0):
+        samples = np.random.default_rng(n).normal(effect, 1, (20_000, n))
+        p = stats.ttest_1samp(samples, 0, axis=1).pvalue
+        share = ((p <= alpha) & (samples.mean(axis=1) > 0)).mean()
+        assert power(n, effect, alpha, "t") == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [3, 5, 30, 300])
+def test_what_the_t_test_detects_has_the_power(n: int) -> None:
+    for alpha in (0.05, 0.05 / 27, 1e-4):
+        effect = detectable_effect(n, alpha, test="t")
+        assert power(n, effect, alpha, "t") == pytest.approx(0.8, abs=1e-6)
+    assert power(n, -0.7, test="t") == power(n, 0.7, test="t")
+    assert power(n, math.inf, test="t") == power(n, 1e30, test="t") == 1
+
+
+def test_seeds_of_the_t_test_are_those_of_a_table() -> None:
+    """Cohen, 1988, table 2.4: for a paired d_z of 0.5 at 5 % and 80 %, 34 pairs; of 0.2, 199; of 0.8, 15."""
+    assert [seeds_needed(effect, test="t") for effect in (0.5, -0.2, 0.8)] == [34, 199, 15]
+    assert [seeds_needed(effect, test="t") for effect in (math.inf, 1e30, 100.0)] == [3, 3, 3]
+    assert seeds_needed(1e-6, test="t") is None
+
+
+def test_two_pairs_have_no_t_test() -> None:
+    assert np.isnan(t_test([1.0, 2.0]))
+    assert power(2, 100.0, test="t") == 0
+    assert math.isinf(detectable_effect(2, test="t"))

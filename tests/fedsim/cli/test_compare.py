@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedsim import analysis
 from fedsim.cli.main import app
+from fedsim.analysis.tables.difference_tables import p_text
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from small import run, small
 from synthetic_runs import evals_table, jobs_table
@@ -64,6 +65,23 @@ def test_the_last_evaluations_are_averaged_if_asked_for(studies: list[Path]) -> 
     assert text.count("at the end of each run, averaged over the last 2 evaluations") >= 3
     assert f"{analysis.differences(study, 'mean_percent')[0].mean:+.3g}" in text
     assert CliRunner().invoke(app, ["compare", str(studies[0]), "--last", "0"]).exit_code == 2
+
+
+def test_the_test_that_decides_can_be_chosen(studies: list[Path]) -> None:
+    study = analysis.open_study(studies[0]).asked({"test": "t"})
+    text = compared(studies[0], "--metric", "mean_percent", "--test", "t")
+    (difference,) = analysis.differences(study, "mean_percent")
+    assert f"{p_text(difference.p_holm)} " in text
+    assert f"({p_text(difference.p_value)})" in text
+    assert "p Holm is that of the paired t test (Student)" in text
+    assert "exact Wilcoxon signed-rank test" in compared(studies[0], "--metric", "mean_percent")
+    for wrong in (["--test", "student"], ["--test", ""]):
+        assert CliRunner().invoke(app, ["compare", str(studies[0]), *wrong]).exit_code == 2
+    for option, takes in (("--components", "--by or --test"), ("--published", "no other study or option")):
+        with pytest.raises(ConfigError, match=f"{option}: it .*{takes}"):
+            compared(studies[0], option, "--test", "t")
+    with pytest.raises(ConfigError, match="--target: it names the metric, and takes --axis"):
+        compared(studies[0], "--target", "mean_percent=1", "--test", "t")
 
 
 def test_groups_of_clients_are_shown_if_asked_for(studies: list[Path]) -> None:
@@ -170,6 +188,7 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
         ((one, one, "--metric", "gini"), ConfigError, "--metric: it is for studies, and .* is a run"),
         ((one, one, "--at", "steps"), ConfigError, "--at: it is for studies"),
         ((one, one, "--last", "2"), ConfigError, "--last: it is for studies"),
+        ((one, one, "--test", "t"), ConfigError, "--test: it is for studies"),
         ((studies[0], "--last", "99"), FolderError, "last: expected 99 evaluations to average, found "),
         ((one, tmp_path / "none"), FolderError, "there is no run folder"),
         ((one, studies[0] / "runs/fedavg/seed-2"), RunError, "client 1 has .* samples in the first"),
