@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsim import analysis
-from fedsim.cli.main import app
 from fedsim.analysis.tables.difference_tables import p_text
+from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from small import run, small
 from synthetic_runs import evals_table, jobs_table
