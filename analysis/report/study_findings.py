@@ -36,7 +36,10 @@ _WORDS = {
     "worst5_percent": "for the worst 5 % of clients",
     "min_percent": "for the worst client",
 }
-_TAKES: dict[Test, str] = {"rank": "also takes a rank test with p Holm up to 5 %", "t": "takes one without 0"}
+_TAKES: dict[Test, str] = {
+    "rank": "also takes a rank test with p Holm up to 5 %",
+    "t": "takes one that leaves out 0",
+}
 """What a difference must have beside an interval for a sentence to call it better or worse."""
 
 

@@ -271,7 +271,7 @@ def test_with_a_t_test_five_seeds_can_tell(tmp_path: Path) -> None:
     texts = told(study_of(tmp_path / "s", {"up": 0.05}, 5).asked({"test": "t"}))
     assert texts["accuracy"].startswith("In mean accuracy, up (+")
     assert "is better than base" in texts["accuracy"]
-    assert "and better or worse takes one without 0" in texts["doubts"]
+    assert "and better or worse takes one that leaves out 0" in texts["doubts"]
     assert "rank" not in texts["doubts"]
     assert "too few" not in texts["doubts"]
 
