@@ -12,7 +12,6 @@ import numpy as np
 
 from fedsim.analysis.opening.results import bytes_by, evaluation_of
 from fedsim.analysis.opening.run import Evaluation, Run, latest, open_run
-from fedsim.analysis.statistics.paired_tests import TESTS, Test
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.config.published import PublishedSection
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 Point = Literal["end", "steps", "time", "bytes"]
 POINTS: tuple[Point, ...] = get_args(Point)
 """Points at which runs are compared: their ends, or equal numbers of steps, virtual time or bytes moved."""
+Test = Literal["rank", "t"]
+"""Tests that may decide: Wilcoxon's exact signed-rank test, or Student's t test of pairs."""
 COLUMN_OF = {"steps": "step", "time": "time_us", "bytes": "bytes"}
 """By point, the column that says how far a run had come."""
 _ENOUGH = 0.5
@@ -148,7 +149,7 @@ class Study:
         last = study.compare.get("last", 1)
         if not isinstance(last, int) or isinstance(last, bool) or last < 1:
             raise ConfigError(f"last: expected a whole number of evaluations of at least 1, found {last!r}")
-        if study.test not in TESTS:
+        if study.test not in get_args(Test):
             raise ConfigError(f"test: expected rank or t, found {study.test!r}")
         return study
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fedsim.analysis.opening.study import Cell, Point, Study
-from fedsim.analysis.statistics.paired_tests import Test
+from fedsim.analysis.opening.study import Cell, Point, Study, Test
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json

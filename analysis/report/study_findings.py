@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.opening.study import Cell, Study
+from fedsim.analysis.opening.study import Cell, Study, Test
 from fedsim.analysis.report.document import Finding, Topic, heading_of, heading_of_difference
 from fedsim.analysis.report.doubts import doubts, examine
 from fedsim.analysis.report.lost_work import Work, lost_work, together, work_of
@@ -24,7 +24,7 @@ from fedsim.analysis.report.sentences import Claims, listed, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_seed
 from fedsim.analysis.statistics.interaction import interactions
 from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
-from fedsim.analysis.statistics.paired_tests import ALPHA, Test, smallest_p
+from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
 from fedsim.analysis.tables.difference_tables import PLACES, averaged, by_axis, conditions, on_split
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common.errors import ConfigError, RunError

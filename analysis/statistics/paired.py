@@ -10,9 +10,9 @@ import numpy as np
 from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.opening.study import Cell, Point, Study
+from fedsim.analysis.opening.study import Cell, Point, Study, Test
 from fedsim.analysis.statistics.bootstrap import interval, mean_of, sample_std
-from fedsim.analysis.statistics.paired_tests import ALPHA, Test, holm, p_value_of, sign_test
+from fedsim.analysis.statistics.paired_tests import ALPHA, holm, p_value_of, sign_test
 from fedsim.analysis.statistics.pairing import pairing_factor
 from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
 from fedsim.common import arguments, plugins

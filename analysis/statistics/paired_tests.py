@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.study import Test
 from fedsim.analysis.statistics.bootstrap import FEWEST
 
-Test = Literal["rank", "t"]
-TESTS: tuple[Test, ...] = get_args(Test)
-"""Tests that may decide: Wilcoxon's exact signed-rank test, or Student's t test of pairs."""
 NAME_OF: dict[Test, str] = {"rank": "exact Wilcoxon signed-rank test", "t": "paired t test (Student)"}
 ALPHA = 0.05
 """Tests reject below this p value, after correction."""
