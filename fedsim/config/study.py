@@ -1,4 +1,4 @@
-"""The configuration of a study: frozen pydantic models of `STUDY.toml`, read at a scale and with assignments.
+"""The configuration of a study: frozen pydantic models of `STUDY.toml`.
 
 A study is a grid of a run's configuration, axes whose levels replace keys of it, and seeds; see docs/studies.md.
 """
@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterable, Mapping
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from fedsim.common import arguments, plugins
+from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, closest
-from fedsim.config.errors import assign, validated
-from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, merged, tables_of
+from fedsim.config.load import merged
 from fedsim.config.published import PublishedSection
 from fedsim.config.section import Count, RunName, Section, Seed, installed
 
@@ -261,87 +258,6 @@ class StudyConfig(Section):
         """Return the study as nested dictionaries without None or empty values; running it gives the same grid."""
         tables = self.model_dump(mode="json", exclude_none=True)
         return {key: value for key, value in tables.items() if value not in ({}, [], "")}
-
-
-@arguments.checked
-def load_study(
-    study: Source,
-    *,
-    scale: str | None = None,
-    sets: Sets = (),
-    seeds: str | int | Sequence[int] | None = None,
-    filled: Filled = lambda raw, source: raw,
-) -> StudyConfig:
-    """Read a study at a scale, make assignments, and replace its seeds. Raises ConfigError, one line for each problem.
-
-    Args:
-        study: the path of a TOML file, or its tables as a dict.
-        scale: the NAME of one of its tables `[scales.NAME]`.
-        sets: assignments such as `run.stop.steps=20`, or values by dotted key.
-        seeds: a number of seeds such as 5, or seeds such as "3,7,9" or [3, 7, 9].
-        filled: `filled(raw, source)` completes the tables of the study, named `source` in messages.
-    """
-    made = assignments(sets)
-    written, path = tables_of(study, "study")
-    if "task" in written and "run" not in written:
-        raise ConfigError(
-            f"{path or 'study'}: expected a study, found the configuration of a run: use fedsim run"
-        )
-    source = source_of(study)
-    scaled = validated(StudyConfig, written, source).at_scale(scale).resolved()
-    raw = _assigned(deepcopy(scaled), made)
-    if seeds is not None:
-        raw["seeds"] = seeds_of(seeds) if isinstance(seeds, str) else seeds
-    checked = validated(StudyConfig, filled(raw, source), source)
-    _check_effects(checked, scaled.get("run", {}), _of_runs(made))
-    return checked
-
-
-def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str]) -> None:
-    """Raise ConfigError if an assignment in `[run]` changes no run of the study."""
-    combinations = study.combinations()
-    for axis, levels in study.axes.items():
-        used = {each[axis] for each in combinations}
-        overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items() if level in used}
-        check_effect(written, sets, overlays, "run.")
-    if study.tune is None:
-        return
-    key = study.tune.key
-    for text in sets:
-        if text.partition("=")[0].strip() == key:
-            raise ConfigError(
-                f"--set run.{text}: no effect, as [tune] chooses {key} at each level of {study.tune.axis}; set "
-                "tune.values, or tune.chosen"
-            )
-
-
-def source_of(study: Source) -> str:
-    """Return the name of a study's file in messages, or `study` for tables."""
-    return "study" if isinstance(study, Mapping) else Path(study).name
-
-
-def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
-    """Make assignments; in `run`, naming another plug-in drops the previous one's options, as for a single run."""
-    raw["run"] = changed(raw.get("run", {}), _of_runs(sets))
-    for text in sets:
-        if text.partition("=")[0].partition(".")[0].strip() == "scales":
-            raise ConfigError(
-                f"--set {text}: no effect, as --scale is applied first; set the key itself, such as run.stop.steps"
-            )
-        if not text.startswith("run."):
-            assign(raw, text)
-    return raw
-
-
-def _of_runs(sets: list[str]) -> list[str]:
-    return [text.removeprefix("run.") for text in sets if text.startswith("run.")]
-
-
-def seeds_of(text: str) -> int | list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--seeds: expected a number of seeds, or seeds such as 3,7,9, found {text!r}")
-    return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
 
 
 def levels_in(levels: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ from fedsim import analysis, study
 from fedsim.analysis.statistics.audit import audit_frame
 from fedsim.config.data import federation
 from fedsim.config.load import load_config
+from fedsim.config.load_study import load_study
 from fedsim.config.run import RunConfig
-from fedsim.config.study import load_study
 from fedsim.records.existing_run import differences
 from fedsim.runs.simulate import simulate
 from fedsim.studies.grid import Cell, cells_of

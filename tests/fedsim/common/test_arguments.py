@@ -22,7 +22,7 @@ from fedsim.analysis.statistics import audit, bootstrap
 from fedsim.analysis.tables import closing
 from fedsim.common.arguments import hints_of
 from fedsim.common.errors import ConfigError, FolderError
-from fedsim.config import study as config_study
+from fedsim.config.load_study import load_study
 from fedsim.invariants import check
 from fedsim.runs import plan, replay
 from fedsim.runs import resume as resuming
@@ -83,7 +83,7 @@ FUNCTIONS = [
         make_trace,
         compose.join,
         importing.import_trace,
-        config_study.load_study,
+        load_study,
     ),
     *(
         study.opened,

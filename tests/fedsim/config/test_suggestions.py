@@ -13,9 +13,9 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import models_in
 from fedsim.config.load import load_config, parse
+from fedsim.config.load_study import load_study
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
-from fedsim.config.study import load_study
 from fedsim.config.suggestions import ADVICE, KEYS, NAMES, key_text, name_hint
 from fedsim.engine.pacing import Preset
 

@@ -33,8 +33,9 @@ from fedsim.common import threads
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import load_config
+from fedsim.config.load_study import load_study
 from fedsim.config.run import RunConfig
-from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, TuneSection, load_study
+from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, TuneSection
 from fedsim.data.federated_data import Task
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.existing_run import State
