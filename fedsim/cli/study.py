@@ -76,7 +76,7 @@ def study(
     running: Running,
 ) -> None:
     """Run all unfinished cells of a study. A cell is one combination of its levels with one of its seeds."""
-    from fedsim.config.load_study import load_study  # imported here: `fedsim --help` does not need pydantic
+    from fedsim.studies.load_study import load_study  # imported here: `fedsim --help` does not need pydantic
 
     count_of(running.jobs, "--jobs", least=1)
     sets = [*(changes.sets or ()), *_parts_of_axes(changes.only or ())]

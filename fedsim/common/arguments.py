@@ -34,7 +34,7 @@ _FROM = {
     "Run": "analysis.open_run returns",
     "RunConfig": "fedsim.load_config returns",
     "Study": "analysis.open_study returns",
-    "StudyConfig": "fedsim.config.load_study.load_study returns",
+    "StudyConfig": "fedsim.studies.load_study.load_study returns",
     "Trace": "fedsim.read_trace returns",
 }
 """Where users get an object of a class."""

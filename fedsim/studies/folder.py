@@ -19,12 +19,12 @@ from fedsim import analysis
 from fedsim.analysis.opening.study_file import study_of
 from fedsim.common.errors import ConfigError, Error, FolderError
 from fedsim.common.files import make_directory, write_json, write_text
-from fedsim.config.load_study import load_study
 from fedsim.config.run import RunConfig
 from fedsim.config.study import StudyConfig
 from fedsim.records.existing_run import ExistingRun, State, Status, differences, refuse_others, run_in
 from fedsim.records.study_results import RESULTS, read_results, write_results
 from fedsim.studies.grid import Cell, by_levels, cells_of
+from fedsim.studies.load_study import load_study
 
 _STATES, _CONFIG, _FORMAT = "study.json", "study.toml", 1
 

@@ -21,7 +21,6 @@ from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, Source
-from fedsim.config.load_study import load_study, source_of
 from fedsim.config.study import StudyConfig
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.run_folder import lock
@@ -31,6 +30,7 @@ from fedsim.runs.resources import Device, device_of, one_thread
 from fedsim.studies.cell import CellRunner
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import Cell, by_levels, cells_of
+from fedsim.studies.load_study import load_study, source_of
 from fedsim.studies.progress import Board
 from fedsim.studies.queue import Queue
 from fedsim.studies.tune import to_tune, tuned, tuning_study

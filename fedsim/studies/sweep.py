@@ -11,9 +11,9 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.files import from_toml
 from fedsim.config.errors import assign, read_toml, validated
 from fedsim.config.load import changed, check_effect
-from fedsim.config.load_study import seeds_of
 from fedsim.config.study import StudyConfig
 from fedsim.studies.key_axis import axis_name, levels_of
+from fedsim.studies.load_study import seeds_of
 
 _ALONE = {
     "seed": "give several seeds with --seeds",

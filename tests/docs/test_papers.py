@@ -19,11 +19,11 @@ from fedsim import analysis, study
 from fedsim.analysis.statistics.audit import audit_frame
 from fedsim.config.data import federation
 from fedsim.config.load import load_config
-from fedsim.config.load_study import load_study
 from fedsim.config.run import RunConfig
 from fedsim.records.existing_run import differences
 from fedsim.runs.simulate import simulate
 from fedsim.studies.grid import Cell, cells_of
+from fedsim.studies.load_study import load_study
 from fedsim.training.network import build_network
 from few_images import write_few_images
 from golden_digests import kind

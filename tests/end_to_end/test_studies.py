@@ -10,7 +10,7 @@ import pytest
 import inputs
 import programs
 from fedsim.analysis import open_study
-from fedsim.config.load_study import load_study
+from fedsim.studies.load_study import load_study
 from few_images import write_few_images
 from golden_digests import difference
 

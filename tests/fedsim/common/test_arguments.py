@@ -22,13 +22,13 @@ from fedsim.analysis.statistics import audit, bootstrap
 from fedsim.analysis.tables import closing
 from fedsim.common.arguments import hints_of
 from fedsim.common.errors import ConfigError, FolderError
-from fedsim.config.load_study import load_study
 from fedsim.invariants import check
 from fedsim.runs import plan, replay
 from fedsim.runs import resume as resuming
 from fedsim.runs import verify as verifying
 from fedsim.runs.fork import At, fork
 from fedsim.studies import run as study
+from fedsim.studies.load_study import load_study
 from fedsim.worlds import importer as importing
 from fedsim.worlds import join as compose
 from fedsim.worlds import transforms as reshape

@@ -11,7 +11,7 @@ import tomli_w
 
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import assignments, load_config
-from fedsim.config.load_study import load_study
+from fedsim.studies.load_study import load_study
 from small import small
 
 TABLES: dict[str, Any] = {

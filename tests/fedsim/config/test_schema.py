@@ -15,8 +15,8 @@ from jsonschema.exceptions import best_match
 from fedsim.cli.main import main
 from fedsim.common import plugins
 from fedsim.config.load import parse
-from fedsim.config.load_study import load_study
 from fedsim.config.schema import run_schema, study_schema
+from fedsim.studies.load_study import load_study
 from small import small
 
 ROOT = Path(__file__).parents[3]

@@ -13,11 +13,11 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import models_in
 from fedsim.config.load import load_config, parse
-from fedsim.config.load_study import load_study
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
 from fedsim.config.suggestions import ADVICE, KEYS, NAMES, key_text, name_hint
 from fedsim.engine.pacing import Preset
+from fedsim.studies.load_study import load_study
 
 RAW: dict[str, Any] = {
     "task": {"name": "digits", "clients": 12},

@@ -33,7 +33,6 @@ from fedsim.common import threads
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import load_config
-from fedsim.config.load_study import load_study
 from fedsim.config.run import RunConfig
 from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, TuneSection
 from fedsim.data.federated_data import Task
@@ -44,6 +43,7 @@ from fedsim.runs.simulate import simulate
 from fedsim.studies.estimate import plan_study
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import Cell, CellProgress, cells_of
+from fedsim.studies.load_study import load_study
 from fedsim.studies.progress import Board, board_on
 from fedsim.studies.queue import Queue
 from fedsim.studies.run import Outcome, opened, run_study
