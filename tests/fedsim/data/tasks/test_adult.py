@@ -18,8 +18,8 @@ LINE = (
 )
 
 
-def build(data_dir: Path) -> Task:
-    task: Task = plugins.build("task", "adult", {}, clients=2, seed=0, data_dir=data_dir)
+def build(data_dir: Path, **options: str) -> Task:
+    task: Task = plugins.build("task", "adult", options, clients=2, seed=0, data_dir=data_dir)
     return task
 
 
@@ -71,6 +71,24 @@ def test_people_become_rows(small: Path) -> None:
     ]
     assert task.natural is not None
     assert [rows.tolist() for rows in task.natural] == [[1, 3], [0, 2, 4]]
+
+
+def test_the_published_code_trains_on_the_row_after_each_doctorate(small: Path) -> None:
+    own, after = build(small), build(small, train_rows="next")
+    assert after.natural is not None
+    assert [rows.tolist() for rows in after.natural] == [
+        [2, 3],
+        [0, 1, 4],
+    ]  # tested on the doctorates all the same
+    np.testing.assert_array_equal(after.x, own.x)
+
+
+def test_the_last_row_is_followed_by_the_first(small: Path) -> None:
+    file = small / "adult" / "adult.data"
+    file.write_text(file.read_text().replace("HS-grad", "Doctorate"))
+    task = build(small, train_rows="next")
+    assert task.natural is not None
+    assert [rows.tolist() for rows in task.natural] == [[0, 2, 3], [1, 4]]
 
 
 def test_an_unknown_value_is_a_group_of_zeros(small: Path) -> None:
