@@ -577,7 +577,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "task": {
-        "adult": {},
+        "adult": {"train_rows": "next"},
         "cifar10": {"normalise": "image"},
         "digits": {},
         "fashion_mnist": {"normalise": True, "classes": [0, 2, 6]},

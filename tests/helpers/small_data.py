@@ -12,10 +12,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
+PERSON = (
+    "39, State-gov, 77516, {education}, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
+    "United-States, {income}"
+)
+"""A line of the files of Adult."""
+
 
 def write_small_data(folder: Path) -> None:
-    """Write MNIST, Fashion-MNIST, CIFAR-10, Shakespeare and, where its package is installed, Hugging Face datasets."""
+    """Write Adult, MNIST, Fashion-MNIST, CIFAR-10, Shakespeare and, with its package, Hugging Face datasets."""
     draws = np.random.default_rng(0)
+    write_adult(folder / "adult")
     for name in ("MNIST", "FashionMNIST"):
         raw = folder / name / "raw"
         raw.mkdir(parents=True)
@@ -34,6 +41,22 @@ def write_small_data(folder: Path) -> None:
     if find_spec("datasets"):
         for name in ("small", "other"):
             _write_hugging_face(folder / "hugging" / name, draws)
+
+
+def write_adult(folder: Path) -> None:
+    """Write three people for training, the second with a doctorate, and two for testing, the first with one."""
+    folder.mkdir()
+    train = [
+        PERSON.format(education="Bachelors", income="<=50K"),
+        PERSON.format(education="Doctorate", income=">50K"),
+        PERSON.format(education="HS-grad", income=">50K").replace("State-gov", "?"),
+    ]
+    test = [
+        PERSON.format(education="Doctorate", income="<=50K."),
+        PERSON.format(education="10th", income=">50K."),
+    ]
+    (folder / "adult.data").write_text("\n".join([*train, "", ""]))
+    (folder / "adult.test").write_text("\n".join(["|1x3 Cross validator", *test, "", ""]))
 
 
 def _write_hugging_face(folder: Path, draws: np.random.Generator) -> None:

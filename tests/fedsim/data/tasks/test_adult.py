@@ -11,11 +11,7 @@ from fedsim.common.errors import DataError
 from fedsim.data.federated_data import Task
 from fedsim.data.split import Division, federate
 from fedsim.data.tasks.adult import COLUMNS, FEATURES, PHD
-
-LINE = (
-    "39, State-gov, 77516, {education}, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
-    "United-States, {income}"
-)
+from small_data import write_adult
 
 
 def build(data_dir: Path, **options: str) -> Task:
@@ -30,20 +26,7 @@ def real() -> Task:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """Write three people for training, one of them with a doctorate, and two for testing."""
-    folder = tmp_path / "adult"
-    folder.mkdir()
-    train = [
-        LINE.format(education="Bachelors", income="<=50K"),
-        LINE.format(education="Doctorate", income=">50K"),
-        LINE.format(education="HS-grad", income=">50K").replace("State-gov", "?"),
-    ]
-    test = [
-        LINE.format(education="Doctorate", income="<=50K."),
-        LINE.format(education="10th", income=">50K."),
-    ]
-    (folder / "adult.data").write_text("\n".join([*train, "", ""]))
-    (folder / "adult.test").write_text("\n".join(["|1x3 Cross validator", *test, "", ""]))
+    write_adult(tmp_path / "adult")
     return tmp_path
 
 
