@@ -93,7 +93,10 @@ class StudyFolder:
 
     def begin(self) -> None:
         """Write the study's configuration, the states, and the order of the runs of each combination of levels."""
-        for cells in by_levels(self.cells):
+        with_runs = [
+            c for c in self.cells if self.states[c.number].status != "done" or (self.path / c.folder).exists()
+        ]
+        for cells in by_levels(with_runs):
             folder = (self.path / cells[0].folder).parent
             make_directory(folder)
             write_json(folder / "arms.json", {"arms": [Path(cell.folder).name for cell in cells]})
