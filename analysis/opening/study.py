@@ -72,7 +72,7 @@ class Study:
     published: PublishedSection | None = None
     """The values and claims of the paper whose table the study repeats."""
     tune: TuneSection | None = None
-    """The key whose value each level of an axis chose before the study, and these values."""
+    """The key whose value each level of an axis, or of several, chose before the study, and these values."""
 
     @property
     def split(self) -> str | None:

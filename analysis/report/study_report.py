@@ -156,7 +156,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         axis = study.axis()
         rows.append(("compared", f"levels of {axis} with {study.baseline(axis)}{conditions(study)}"))
     if tune := study.tune:
-        chosen = ", ".join(f"{level} {value}" for level, value in tune.chosen.items())
+        chosen = ", ".join(f"{' at '.join(levels)} {value}" for levels, value in tune.choices().items())
         seeds = ", ".join(map(str, tune.seeds))
         rows.append(
             (

@@ -120,10 +120,10 @@ class CompareSection(Section):
 
 
 class TuneSection(Section):
-    """`[tune]`: a key whose value each level of an axis chooses before the study, on seeds of its own."""
+    """`[tune]`: a key whose value each level of an axis or of several chooses before the study, on seeds of its own."""
 
-    axis: str
-    """The axis whose levels each choose a value."""
+    axis: str | tuple[str, ...]
+    """The axis whose levels each choose a value, or several axes, each combination of whose levels does."""
     key: Annotated[str, AfterValidator(_run_key)]
     """The key of a run's configuration, such as `train.lr`."""
     values: Annotated[tuple[Any, ...], Field(min_length=2)]
@@ -135,8 +135,21 @@ class TuneSection(Section):
     levels: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
     """The levels of other axes at which values are tried, by axis; by default all."""
     chosen: dict[str, Any] = Field(default_factory=dict)
-    """The values of levels of the axis, at which nothing is tried. `fedsim study` writes them into the study's folder,
-    for all levels that are not skipped."""
+    """The values of levels of the axis, at which nothing is tried; of several axes, a table for each level of the
+    first. `fedsim study` writes them into the study's folder, for all levels that are not skipped."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes whose levels choose a value."""
+        return levels_in(self.axis)
+
+    def at(self, levels: Levels) -> tuple[str, ...]:
+        """Return those of a combination's levels that choose its value."""
+        return tuple(levels[axis] for axis in self.axes)
+
+    def choices(self) -> dict[tuple[str, ...], Any]:
+        """Return the chosen values by the levels that chose them."""
+        return _flat(self.chosen, len(self.axes))
 
 
 class ScaleSection(Section):
@@ -210,9 +223,14 @@ class StudyConfig(Section):
                     )
 
     def _faults_in_tune(self, tune: TuneSection) -> Iterable[str]:
-        yield from self._unknown(tune.axis, "tune.axis", tuple(tune.chosen), "tune.chosen")
+        if not tune.axes or len(set(tune.axes)) < len(tune.axes):
+            yield f"tune.axis: expected an axis, or a list of different axes, found {list(tune.axes)}"
+        elif unknown := [fault for axis in tune.axes for fault in self._unknown(axis, "tune.axis", (), "")]:
+            yield from unknown
+        else:
+            yield from self._faults_in_chosen(tune.chosen, tune.axes, "tune.chosen")
         for axis, levels in tune.levels.items():
-            if axis == tune.axis:
+            if axis in tune.axes:
                 yield f"tune.levels.{axis}: every level of {axis!r} chooses a value; leave it out"
             else:
                 yield from self._unknown(
@@ -222,6 +240,16 @@ class StudyConfig(Section):
             yield (
                 f"tune.seeds: expected none of the study's seeds, so that its results do not choose, found {shared[0]}"
             )
+
+    def _faults_in_chosen(self, chosen: Any, axes: tuple[str, ...], place: str) -> Iterable[str]:
+        if not axes:
+            return
+        if not isinstance(chosen, Mapping):
+            yield f"{place}: expected a table with the value of each level of {axes[0]!r}, found {chosen!r}"
+            return
+        yield from self._unknown(axes[0], "tune.axis", chosen, place)
+        for level, inner in chosen.items():
+            yield from self._faults_in_chosen(inner, axes[1:], f"{place}.{level}")
 
     def _unknown(self, axis: str, axis_key: str, levels: Iterable[str], level_key: str) -> Iterable[str]:
         """Return a message if the study has no such axis, or for each level that the axis does not have."""
@@ -267,3 +295,14 @@ def levels_in(levels: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _meets(levels: Levels, rule: Mapping[str, str | tuple[str, ...]]) -> bool:
     return all(levels.get(axis) in levels_in(wanted) for axis, wanted in rule.items())
+
+
+def _flat(tables: Any, depth: int) -> dict[tuple[str, ...], Any]:
+    """Return the values of nested tables by the keys that lead to them."""
+    if not depth:
+        return {(): tables}
+    return {
+        (key, *keys): value
+        for key, inner in tables.items()
+        for keys, value in _flat(inner, depth - 1).items()
+    }

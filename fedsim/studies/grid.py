@@ -186,7 +186,7 @@ def _raw(study: StudyConfig, levels: Levels, source: str) -> dict[str, Any]:
     for axis, level in levels.items():
         join(changes, study.axes[axis][level], axis)
     if study.tune is not None:
-        value = study.tune.chosen[levels[study.tune.axis]]
+        value = study.tune.choices()[study.tune.at(levels)]
         join(changes, keys_of(study.tune.key, value), "[tune]")
     return merged(study.run, changes) | _name_and_seed(levels, study.seeds[0])
 

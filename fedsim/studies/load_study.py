@@ -60,9 +60,10 @@ def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str])
     key = study.tune.key
     for text in sets:
         if text.partition("=")[0].strip() == key:
+            axes = " and ".join(study.tune.axes)
             raise ConfigError(
-                f"--set run.{text}: no effect, as [tune] chooses {key} at each level of {study.tune.axis}; set "
-                "tune.values, or tune.chosen"
+                f"--set run.{text}: no effect, as [tune] chooses {key} at each level of {axes}; set tune.values, or "
+                "tune.chosen"
             )
 
 

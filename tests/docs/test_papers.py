@@ -386,7 +386,9 @@ def _cells(path: Path, sets: dict[str, Any] | None = None) -> list[Cell]:
     """Return the first seed's cells of a table; tuned levels have the last of the values that they try."""
     study = load_study(path, sets=sets or {})
     if study.tune:
-        chosen = dict.fromkeys(study.axes[study.tune.axis], study.tune.values[-1])
+        chosen = study.tune.values[-1]
+        for axis in reversed(study.tune.axes):
+            chosen = dict.fromkeys(study.axes[axis], chosen)
         study = load_study(path, sets={**(sets or {}), "tune.chosen": chosen})
     return [cell for cell in cells_of(study, path.name) if cell.seed == study.seeds[0]]
 

@@ -136,7 +136,7 @@ def test_a_value_with_a_run_that_ends_without_a_number_is_not_chosen(done: Path)
 
     means = scores(tune, Partly())  # type: ignore[arg-type]
     rule, value = values.loc[0, ["rule", list(study.axes)[-1]]]
-    assert [(r, v) for r in means for v in means[r] if means[r][v] != means[r][v]] == [(rule, value)]
+    assert [(r, v) for r in means for v in means[r] if means[r][v] != means[r][v]] == [((rule,), value)]
 
 
 def test_a_part_of_a_study_tries_what_the_whole_one_does() -> None:
@@ -170,6 +170,9 @@ def test_a_value_whose_run_fails_is_not_chosen(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("tune", "message"),
     [
+        ({"axis": []}, "tune.axis: expected an axis, or a list of different axes, found []"),
+        ({"axis": ["rule", "rule"]}, "or a list of different axes, found ['rule', 'rule']"),
+        ({"axis": ["rule", "rules"]}, "tune.axis: there is no axis 'rules'; did you mean 'rule'?"),
         ({"axis": "rules"}, "tune.axis: there is no axis 'rules'; did you mean 'rule'?"),
         ({"seeds": [1, 12]}, "tune.seeds: expected none of the study's seeds, so that its results do not choose"),
         ({"levels": {"rule": "fedfv"}}, "tune.levels.rule: every level of 'rule' chooses a value; leave it out"),
@@ -328,3 +331,109 @@ def test_the_ends_of_the_values_are_named() -> None:
     rules = provisional(words).tune
     assert rules is not None
     assert extremes(rules) == {}
+
+
+WORLD = {"calm": {"train": {"batch_size": 2}}, "busy": {}}
+"""A second axis: at `calm` every update has many local steps, so that a smaller rate suits it."""
+BOTH: dict[str, Any] = {"axis": ["rule", "world"], "seeds": [11]}
+
+
+@pytest.fixture(scope="module")
+def by_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study in which each rule chooses a value in each world."""
+    out = tmp_path_factory.mktemp("by_world")
+    outcome = studies.study(
+        tables(axes=tables()["axes"] | {"world": WORLD}, tune=TUNE | BOTH), out=out, jobs=1, device="cpu"
+    )
+    assert (outcome.done, outcome.failed) == (4, ())
+    return out
+
+
+def chosen_in(folder: Path) -> dict[str, Any]:
+    tune = analysis.open_study(folder).tune
+    assert tune is not None
+    return tune.chosen
+
+
+def test_each_combination_of_the_levels_of_several_axes_chooses(by_world: Path) -> None:
+    chosen = chosen_in(by_world / "smallest")
+    assert list(chosen) == ["fedavg", "fedfv"]
+    for rule, world in [(rule, world) for rule in chosen for world in ("calm", "busy")]:
+        runs = [
+            analysis.open_run(by_world / "smallest_tuning" / "runs" / f"{rule}.{world}.{value}" / "seed-11")
+            for value in VALUES
+        ]
+        means = [mean_percent(run.final().accuracy, run.final().n) for run in runs]
+        best = VALUES[means.index(max(means))]
+        assert chosen[rule][world] == best
+        run = analysis.open_run(by_world / "smallest" / "runs" / f"{rule}.{world}" / "seed-1")
+        assert run.config["train"]["lr"] == best
+    assert len({value for values in chosen.values() for value in values.values()}) > 1
+
+
+def test_the_folder_of_several_axes_repeats_the_study_without_tuning(by_world: Path, tmp_path: Path) -> None:
+    studies.study(by_world / "smallest" / "study.toml", out=tmp_path, jobs=1, device="cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["smallest"]
+    digests = [analysis.open_study(folder / "smallest").digest for folder in (by_world, tmp_path)]
+    assert digests[0] == digests[1]
+
+
+def test_only_combinations_without_a_value_are_tried() -> None:
+    axes = tables()["axes"] | {"world": WORLD}
+    some = TUNE | BOTH | {"chosen": {"fedavg": {"calm": 0.3}, "fedfv": {"busy": 0.1}}}
+
+    def tried(**changes: Any) -> set[tuple[str, str]]:
+        study = tuning_study(checked(axes=axes, tune=some, **changes), "s")
+        return {(cell.levels["rule"], cell.levels["world"]) for cell in cells_of(study, "s")}
+
+    assert tried() == {("fedavg", "busy"), ("fedfv", "calm")}
+    assert tried(only={"world": "calm"}) == {("fedfv", "calm")}
+    assert tried(skip=[{"rule": "fedfv", "world": "calm"}]) == {("fedavg", "busy")}
+    rates = {
+        (cell.levels["rule"], cell.levels["world"]): cell.config.train.lr
+        for cell in cells_of(provisional(checked(axes=axes, tune=some)), "s")
+    }
+    first = VALUES[0]
+    assert rates == {
+        ("fedavg", "calm"): 0.3, ("fedavg", "busy"): first, ("fedfv", "calm"): first, ("fedfv", "busy"): 0.1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        (
+            {"chosen": {"fedavg": 0.1}},
+            "tune.chosen.fedavg: expected a table with the value of each level of 'world', found 0.1",
+        ),
+        (
+            {"chosen": {"fedavg": {"clam": 0.1}}},
+            "tune.chosen.fedavg: axis 'world' has no level 'clam'; did you mean 'calm'?",
+        ),
+        ({"chosen": {"calm": {"fedavg": 0.1}}}, "tune.chosen: axis 'rule' has no level 'calm'"),
+        ({"levels": {"world": "calm"}}, "tune.levels.world: every level of 'world' chooses a value; leave it out"),
+    ],
+)  # fmt: skip
+def test_what_several_axes_cannot_choose_is_refused(tune: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_study(tables(axes=tables()["axes"] | {"world": WORLD}, tune=TUNE | BOTH | tune))
+    assert message in str(refused.value)
+
+
+def test_tables_name_the_levels_that_chose(by_world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = by_world / "again.toml"
+    file.write_text(tomli_w.dumps(tables(axes=tables()["axes"] | {"world": WORLD}, tune=TUNE | BOTH)))
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(file), "--out", str(by_world), "--jobs", "1", "--device", "cpu"])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    chosen = chosen_in(by_world / "smallest")
+    for rule, world in [(rule, world) for rule in chosen for world in WORLD]:
+        (row,) = re.findall(rf"^{rule} +{world} +(.+[*].*)$", printed, re.MULTILINE)
+        assert [cell.endswith("*") for cell in row.split()] == [v == chosen[rule][world] for v in VALUES]
+        if chosen[rule][world] == max(VALUES):
+            assert f"{rule} at {world} chose the largest one" in " ".join(printed.split())
+    with pytest.raises(SystemExit):
+        main(["report", str(by_world / "smallest")])
+    page = (by_world / "smallest" / "report.html").read_text()
+    assert f"fedavg at calm {chosen['fedavg']['calm']}, fedavg at busy {chosen['fedavg']['busy']}" in page
