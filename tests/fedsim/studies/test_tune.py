@@ -157,7 +157,7 @@ def test_a_value_whose_run_fails_is_not_chosen(tmp_path: Path, capsys: pytest.Ca
         main(["study", str(file), "--out", str(tmp_path / "runs"), "--jobs", "1", "--device", "cpu"])
     printed = capsys.readouterr().out
     assert ended.value.code == 0, printed
-    assert "train.lr by mean_percent, 2 seeds; * is chosen" in " ".join(printed.split())
+    assert "train.lr by mean_percent on seeds 11, 12; * is chosen" in " ".join(printed.split())
     assert re.search(r"^fedavg +failed +[0-9.]+[ *]+[0-9.]+[ *]*$", printed, re.MULTILINE)
     assert "fedavg chose the largest one" not in printed  # 1e30 is
     assert "2 of 2 cells done" in printed
