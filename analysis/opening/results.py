@@ -13,22 +13,28 @@ from fedsim.records.study_results import LastEvaluation
 
 
 @arguments.checked
-def last_evaluations(run: Run, cell: str) -> list[LastEvaluation]:
-    """Return the last evaluation of a finished run on each split that it recorded, that of its configuration first."""
-    return [_stored(run, cell, run.final(split)) for split in run.recorded_splits]
+def last_evaluations(run: Run, cell: str, last: int = 1) -> list[LastEvaluation]:
+    """Return the `last` evaluations of a finished run on each split that it recorded, by virtual time.
+
+    The split of the run's configuration comes first. A run with fewer evaluations has them all.
+    """
+    chosen = [e for split in run.recorded_splits for e in run.evaluations(split)[-last:]]
+    moved = bytes_by(run, np.array([e.time_us for e in chosen], dtype=np.int64))
+    return [_stored(run, cell, e, int(b)) for e, b in zip(chosen, moved, strict=True)]
 
 
-def _stored(run: Run, cell: str, last: Evaluation) -> LastEvaluation:
-    samples, correct = (np.zeros(int(last.client.max(initial=-1)) + 1, dtype=np.int64) for _ in range(2))
-    samples[last.client], correct[last.client] = last.n, last.correct
-    unknown = set(last.client[(last.n > 0) & np.isnan(last.accuracy)].tolist())
+def _stored(run: Run, cell: str, evaluation: Evaluation, moved: int) -> LastEvaluation:
+    client = evaluation.client
+    samples, correct = (np.zeros(int(client.max(initial=-1)) + 1, dtype=np.int64) for _ in range(2))
+    samples[client], correct[client] = evaluation.n, evaluation.correct
+    unknown = set(client[(evaluation.n > 0) & np.isnan(evaluation.accuracy)].tolist())
     return LastEvaluation(
         cell=cell,
         digest=str(run.manifest["digest"]),
-        split=last.split,
-        step=last.step,
-        time_us=last.time_us,
-        bytes=int(bytes_by(run, np.array([last.time_us]))[0]),
+        split=evaluation.split,
+        step=evaluation.step,
+        time_us=evaluation.time_us,
+        bytes=moved,
         n=" ".join(map(str, samples.tolist())),
         correct=" ".join("nan" if i in unknown else str(value) for i, value in enumerate(correct.tolist())),
     )

@@ -320,11 +320,11 @@ def _config(path: Path) -> dict[str, Any]:
         raise FolderError(f"{path}: cannot be read: {error}") from error
 
 
-def latest(run: Run, evaluations: Sequence[Evaluation], last: int) -> Sequence[Evaluation]:
-    """Return the `last` ones of a run's evaluations. Raises FolderError if there are fewer."""
+def latest(folder: Path, evaluations: Sequence[Evaluation], last: int) -> Sequence[Evaluation]:
+    """Return the `last` ones of the evaluations of a run in a folder. Raises FolderError if there are fewer."""
     if len(evaluations) < last:
         raise FolderError(
-            f"{run.folder}: last: expected {last} evaluations to average, found {len(evaluations)}; average fewer, or "
+            f"{folder}: last: expected {last} evaluations to average, found {len(evaluations)}; average fewer, or "
             "evaluate more often ([evaluate])"
         )
     return evaluations[-last:]

@@ -43,7 +43,7 @@ class Cell:
     """`done`, `running`, `failed`, `interrupted` or `pending`."""
     error: str | None = None
     results: tuple[LastEvaluation, ...] = ()
-    """The last evaluation on each split, from `results.csv`, for a cell whose run folder is missing."""
+    """The last evaluations on each split, from `results.csv`, for a cell whose run folder is missing."""
 
     @property
     def name(self) -> str:
@@ -119,9 +119,11 @@ class Study:
             try:
                 self._runs[cell.folder] = open_run(cell.folder)
             except FolderError as error:
+                kept = len(_of_split(cell, None)) if cell.results else 0
+                which = "its last evaluation" if kept == 1 else f"its last {kept} evaluations"
                 what = (
-                    f"{self.folder / RESULTS} has its last evaluation alone; to run it again, remove its line there "
-                    "and repeat the study"
+                    f"{self.folder / RESULTS} has {which} alone; to run it again, remove its lines there and repeat "
+                    "the study"
                 )
                 again = what if cell.results else "fedsim study repeats cells whose folder is missing"
                 raise FolderError(f"{error}; {again}") from error
@@ -210,7 +212,7 @@ class Study:
         split, metrics = split or self.split, list(dict.fromkeys(metrics))
         rows: list[dict[str, Any]] = []
         for cells in self._compared(axis):
-            if at != "end" or self.last > 1:
+            if at != "end":
                 for cell in cells:
                     self.run(cell)  # raises an error if its evaluations before the end are gone
             numbers = [self.positions(cell, split) for cell in cells]
@@ -225,13 +227,13 @@ class Study:
 
     @arguments.checked
     def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
-        """Return the evaluations of a cell's run by virtual time, the last alone for a cell without a run folder.
+        """Return the evaluations of a cell's run by virtual time, the last ones for a cell without a run folder.
 
         The default of `split` is as for `frame`. Raises FolderError if there are none.
         """
         split = split or self.split
         if cell.results:
-            return [evaluation_of(_of_split(cell, split))]
+            return [evaluation_of(result) for result in _of_split(cell, split)]
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._evaluations:
             run = self.afresh(cell)
@@ -243,7 +245,9 @@ class Study:
         self, cell: Cell, evaluations: Sequence[Evaluation], metrics: Sequence[str]
     ) -> dict[str, float]:
         """Return how many clients the last evaluation has, and the means of metrics over the `last` ones."""
-        chosen = evaluations[-1:] if self.last == 1 else latest(self.run(cell), evaluations, self.last)
+        if len(evaluations) < self.last:
+            self.run(cell)  # raises an error if earlier evaluations are gone
+        chosen = latest(cell.folder, evaluations, self.last)
         each = [evaluation.summary(metrics) for evaluation in chosen]
         means = {name: float(np.mean([values[name] for values in each])) for name in metrics}
         return {"clients": int((chosen[-1].n > 0).sum()), **means}
@@ -258,8 +262,8 @@ class Study:
 
         split = split or self.split
         if cell.results:
-            last = _of_split(cell, split)
-            return pd.DataFrame({"step": [last.step], "time_us": [last.time_us], "bytes": [last.bytes]})
+            results = _of_split(cell, split)
+            return pd.DataFrame({name: [getattr(r, name) for r in results] for name in COLUMN_OF.values()})
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._numbers:
             run = self.afresh(cell)
@@ -281,14 +285,12 @@ class Study:
         return groups.values()
 
 
-def _of_split(cell: Cell, split: str | None) -> LastEvaluation:
-    """Return a cell's result on a split, by default that of its configuration. Raises FolderError."""
-    if split is None:
-        return cell.results[0]
-    for result in cell.results:
-        if result.split == split:
-            return result
-    recorded = ", ".join(result.split for result in cell.results)
+def _of_split(cell: Cell, split: str | None) -> list[LastEvaluation]:
+    """Return a cell's results on a split, by default that of its configuration. Raises FolderError."""
+    wanted = split or cell.results[0].split
+    if results := [result for result in cell.results if result.split == wanted]:
+        return results
+    recorded = ", ".join(dict.fromkeys(result.split for result in cell.results))
     raise FolderError(f"{cell.folder}: no evaluation on split {split!r} was recorded; found {recorded}")
 
 

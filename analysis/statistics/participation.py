@@ -47,7 +47,7 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
     import pandas as pd  # imported here: opening a run does not need it
 
     final = run.final(split)
-    several = _same_clients(run, latest(run, run.evaluations(split), last))
+    several = _same_clients(run, latest(run.folder, run.evaluations(split), last))
     accuracy, loss = (np.mean([getattr(e, name) for e in several], axis=0) for name in ("accuracy", "loss"))
     frame = pd.DataFrame(
         {"n": final.n, "accuracy_percent": 100 * accuracy, "loss": loss},

@@ -75,7 +75,7 @@ def time_to_target(study: Study, metric: str, value: float) -> pd.DataFrame:
 def _reached(study: Study, cell: Cell, metric: str, value: float) -> dict[str, float]:
     run = study.run(cell)  # raises an error if its evaluations before the end are gone
     evaluations = study.evaluations(cell)
-    latest(run, evaluations, study.last)
+    latest(run.folder, evaluations, study.last)
     values = np.array([each.summary([metric])[metric] for each in evaluations], dtype=np.float64)
     means = np.lib.stride_tricks.sliding_window_view(values, study.last).mean(axis=1)
     there = means <= value if plugins.smaller_is_better(metric) else means >= value

@@ -1,4 +1,4 @@
-"""`results.csv` of a study: the last evaluation of each finished cell, which outlives the run folders."""
+"""`results.csv` of a study: the last evaluations of each finished cell, which outlive the run folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS = "results.csv"
 
 @dataclass(frozen=True, slots=True)
 class LastEvaluation:
-    """The last evaluation of a cell on one split: a line of `results.csv`."""
+    """One of the last evaluations of a cell on one split: a line of `results.csv`."""
 
     cell: str
     """The cell's folder, relative to the study's."""
@@ -52,7 +52,7 @@ def write_results(folder: Path, results: Iterable[LastEvaluation]) -> None:
 
 
 def read_results(folder: Path) -> dict[str, list[LastEvaluation]]:
-    """Return the results in a study's folder by cell; empty without the file.
+    """Return the results in a study's folder by cell, in the order of the file; empty without the file.
 
     Raises FolderError that names the line.
     """

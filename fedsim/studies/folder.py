@@ -117,8 +117,20 @@ class StudyFolder:
         folder = self.path / cell.folder
         if state.status != "done":
             self._results.pop(cell.folder, None)
-        elif folder.exists() and [r.digest for r in self._results.get(cell.folder, ())][:1] != [state.digest]:
-            self._results[cell.folder] = analysis.last_evaluations(analysis.open_run(folder), cell.folder)
+        elif folder.exists() and not self._has_entered(cell, state):
+            run, last = analysis.open_run(folder), self._last
+            self._results[cell.folder] = analysis.last_evaluations(run, cell.folder, last)
+
+    def _has_entered(self, cell: Cell, state: State) -> bool:
+        """Return whether the results have as many evaluations of a cell as `[compare]` averages."""
+        results = self._results.get(cell.folder)
+        if not results or results[0].digest != state.digest:
+            return False
+        return sum(result.split == results[0].split for result in results) >= self._last
+
+    @property
+    def _last(self) -> int:
+        return 1 if self.study.compare is None else self.study.compare.last
 
     def release(self) -> None:
         """Write that running cells were interrupted, as no process runs them any more."""

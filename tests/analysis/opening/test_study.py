@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -349,16 +350,37 @@ def test_averages_of_evaluations_that_are_not_there_are_refused(tmp_path: Path) 
             findings(study.asked({"last": 6, "at": ["time"]}))
 
 
-def test_a_cell_without_its_run_has_one_evaluation_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kept", "said"), [(1, "its last evaluation alone"), (3, "its last 3 evaluations alone")]
+)
+def test_a_cell_without_its_run_has_the_evaluations_that_were_kept(
+    tmp_path: Path, kept: int, said: str
+) -> None:
     study = write_study(tmp_path / "made", lengths, axes={"rule": ("long", "short")}, seeds=(1,))
+    asked = [study.asked({"last": last}) for last in range(1, kept + 1)]
+    before = [each.frame(["mean_percent", "angle_rad"]) for each in asked]
     results = [
         r
         for cell in study.cells
-        for r in last_evaluations(study.run(cell), str(cell.folder.relative_to(study.folder)))
+        for r in last_evaluations(study.run(cell), str(cell.folder.relative_to(study.folder)), kept)
     ]
     write_results(study.folder, results)
     shutil.rmtree(study.folder / "runs")
     alone = analysis.open_study(study.folder)
-    assert alone.frame(["mean_percent"])["mean_percent"].tolist() == pytest.approx([30, 65])
-    with pytest.raises(FolderError, match=r"results.csv has its last evaluation alone"):
-        alone.asked({"last": 2}).frame(["mean_percent"])
+    assert before[0]["mean_percent"].tolist() == pytest.approx([30, 65])
+    for last, frame in enumerate(before, start=1):
+        found = alone.asked({"last": last}).frame(["mean_percent", "angle_rad"])
+        pd.testing.assert_frame_equal(found, frame)
+    for changes in ({"last": kept + 1}, {"at": ["steps"]}):
+        with pytest.raises(FolderError, match=rf"results.csv has {said}"):
+            alone.asked(changes).frame(["mean_percent"], changes.get("at", ["end"])[0])
+
+
+def test_all_evaluations_of_a_run_with_fewer_are_kept(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "made", lengths, axes={"rule": ("long", "short")}, seeds=(1,))
+    results = [last_evaluations(study.run(cell), "it", 100) for cell in study.cells]
+    wanted = [study.positions(cell)["step"].tolist() for cell in study.cells]
+    assert [[r.step for r in each] for each in results] == wanted
+    assert [[r.bytes for r in each] for each in results] == [
+        study.positions(cell)["bytes"].tolist() for cell in study.cells
+    ]

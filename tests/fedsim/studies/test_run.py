@@ -505,6 +505,29 @@ def test_what_needs_a_run_names_the_file_that_lacks_it(
     assert "study.toml: the configuration of the cells in results.csv cannot be read: remove" in err
 
 
+def test_results_hold_the_evaluations_that_the_study_averages(tmp_path: Path) -> None:
+    sets = ["run.stop.steps=4", "run.evaluate.every_steps=1", "run.evaluate.also=['train']", "compare.last=1"]
+    run_here(load_study(SMALLEST, sets=tuple(sets), seeds=1), tmp_path)
+    folder = tmp_path / "smallest"
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 2 * 2
+    run_here(load_study(SMALLEST, sets=(*sets[:-1], "compare.last=3"), seeds=1), tmp_path)
+    lines = (folder / "results.csv").read_text().splitlines()[1:]
+    assert [tuple(line.split(",")[i] for i in (2, 3)) for line in lines[:6]] == [
+        *(("test", step) for step in "234"),
+        *(("train", step) for step in "234"),
+    ]
+    whole = analysis.open_study(folder)
+    before = {split: whole.frame(["mean_percent"], split=split) for split in ("train", "test")}
+    digest = whole.digest
+    stored = analysis.open_study(without_runs(folder))
+    assert stored.digest == digest
+    for split, frame in before.items():
+        assert stored.frame(["mean_percent"], split=split).equals(frame)
+    results = (folder / "results.csv").read_text()
+    run_here(load_study(folder / "study.toml"), tmp_path)
+    assert (folder / "results.csv").read_text() == results
+
+
 def test_results_hold_every_split(tmp_path: Path) -> None:
     asked = load_study(SMALLEST, sets=("run.stop.steps=1", "run.evaluate.also=['train']"), seeds=1)
     run_here(asked, tmp_path)
