@@ -194,11 +194,12 @@ def _published(study: Study) -> Iterator[Block]:
     values, claims = frames["published.values"], frames["published.claims"]
     numbers = {name: Column(text, 3) for name, text in _VALUE_COLUMNS.items()}
     if len(values):
-        caption = "Means over seeds with 95 % t intervals, and the paper's values"
+        caption = f"Means over seeds{conditions(study)}, with 95 % t intervals, and the paper's values"
         values["metric"] = values["metric"].map(heading_of)
         yield frame_table("published-values", caption, values, {"n": Column("seeds"), **numbers})
     if len(claims):
-        caption = "What the paper concludes: each pair of levels, paired by seed, higher minus lower"
+        pairing = f"each pair of levels, paired by seed, higher minus lower{conditions(study)}"
+        caption = f"What the paper concludes: {pairing}"
         claims["metric"] = claims["metric"].map(heading_of)
         pairs = {"mean": Column("difference", 3), "p_holm": Column("p Holm", 3), "n": Column("seeds")}
         yield frame_table("published-claims", caption, claims, pairs)

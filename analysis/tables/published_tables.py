@@ -18,7 +18,7 @@ from fedsim.analysis.statistics.published import (
     claim_results,
     published_values,
 )
-from fedsim.analysis.tables.difference_tables import p_text, plain, span
+from fedsim.analysis.tables.difference_tables import averaged, conditions, p_text, plain, span
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
 
@@ -74,9 +74,8 @@ def _pair_row(result: ClaimResult, pair: ClaimedPair) -> dict[str, object]:
 
 
 def _value_table(study: Study, values: Sequence[PublishedValue]) -> Table:
-    assert study.published is not None
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.title = shown(f"{study.name} beside {study.published.source}")
+    table.title = shown(_beside(study))
     table.caption = shown(_value_notes(values))
     table.title_justify = table.caption_justify = "left"
     columns = list(dict.fromkeys(value.column for value in values))
@@ -93,6 +92,13 @@ def _value_table(study: Study, values: Sequence[PublishedValue]) -> Table:
         texts = [_value_cell(by_column[c]) if c in by_column else "" for c in columns]
         table.add_row(*map(shown, [*levels, *texts]))
     return table
+
+
+def _beside(study: Study) -> str:
+    """Return what is compared with the paper: the study, its split and the evaluations that it averages."""
+    assert study.published is not None
+    comma = "," if averaged(study) else ""
+    return f"{study.name}{conditions(study)}{comma} beside {study.published.source}"
 
 
 def _value_cell(value: PublishedValue) -> str:
@@ -117,11 +123,11 @@ def _value_notes(values: Sequence[PublishedValue]) -> str:
 
 def _claim_table(study: Study, results: Sequence[ClaimResult], *, alone: bool) -> Table:
     """Return the table of verdicts, which names the study if it stands `alone`."""
-    assert study.published is not None
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    of_study = f"{study.name} beside {study.published.source}: what the paper concludes"
     tested = sum(pair.verdict != "not run" for result in results for pair in result.pairs)
-    table.title = shown(of_study) if alone else "What the paper concludes"
+    table.title = (
+        shown(f"{_beside(study)}: what the paper concludes") if alone else "What the paper concludes"
+    )
     table.caption = (
         "pairs: hold / do not hold / cannot be told. Differences are paired by seed, the higher level minus the lower, "
         "with 95 % t intervals; p is that of Student's t, corrected for "

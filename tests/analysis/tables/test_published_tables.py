@@ -63,6 +63,29 @@ def test_the_tables_show_ours_theirs_and_the_verdicts(study: Study) -> None:
     assert "but less even cannot be told 0 / 0 / 1" in text
 
 
+def swinging(levels: dict[str, str], seed: int) -> dict[str, Any]:
+    """Return a run of two evaluations, the last one 10 points above the one before."""
+    mean = {"fedavg": 50, "fedfv": 60}[levels["rule"]] + 0.1 * (-1) ** seed
+    return {"evals": evals_table(np.array([[mean - 10, mean - 10], [mean, mean]]) / 100, n=1000)}
+
+
+def test_the_title_says_that_evaluations_are_averaged(tmp_path: Path) -> None:
+    study = write_study(
+        tmp_path / "t", swinging, axes={"rule": ("fedavg", "fedfv")}, seeds=(1, 2, 3, 4), published=PUBLISHED
+    )
+    averaged = study.asked({"last": 2})
+    text = shown(analysis.published_tables(averaged))
+    assert "t, averaged over the last 2 evaluations, beside A. Uthor (2020), table 3" in text
+    assert "45 [44.8, 45.2]" in text
+    assert "50 [49.8, 50.2]" in shown(analysis.published_tables(study))
+    page = analysis.write_page(
+        analysis.study_document(averaged, tmp_path / "report.html"), tmp_path / "report.html"
+    )
+    document = unescape(page.read_text(encoding="utf-8"))
+    assert "Means over seeds, averaged over the last 2 evaluations, with 95 % t intervals" in document
+    assert "higher minus lower, averaged over the last 2 evaluations" in document
+
+
 def test_pairs_that_were_not_run_are_counted_apart(tmp_path: Path) -> None:
     claims = {
         "FedFV is better": "mean_percent: fedavg < fedfv, fedlf",
