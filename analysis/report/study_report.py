@@ -157,13 +157,8 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         rows.append(("compared", f"levels of {axis} with {study.baseline(axis)}{conditions(study)}"))
     if tune := study.tune:
         chosen = ", ".join(f"{' at '.join(levels)} {value}" for levels, value in tune.choices().items())
-        seeds = ", ".join(map(str, tune.seeds))
-        rows.append(
-            (
-                f"{tune.key}, tuned",
-                f"{chosen}; best {tune.metric} over seeds {seeds} among {list(tune.values)}",
-            )
-        )
+        best = f"best {tune.metric} {tune.on_seeds} among {list(tune.values)}"
+        rows.append((f"{tune.key}, tuned", f"{chosen}; {best}"))
     return rows
 
 

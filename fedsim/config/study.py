@@ -147,6 +147,11 @@ class TuneSection(Section):
         """Return those of a combination's levels that choose its value."""
         return tuple(levels[axis] for axis in self.axes)
 
+    @property
+    def on_seeds(self) -> str:
+        """The seeds in words, such as `on seeds 101, 102`."""
+        return f"on seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+
     def choices(self) -> dict[tuple[str, ...], Any]:
         """Return the chosen values by the levels that chose them."""
         return _flat(self.chosen, len(self.axes))

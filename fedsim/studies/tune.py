@@ -120,8 +120,7 @@ def scores(tune: TuneSection, tried: analysis.Study) -> Scores:
 def tuning_table(study: StudyConfig, folder: Path) -> Table:
     """Return the means of a tuned study's values as a table for the terminal; `*` marks the chosen one."""
     tune, tried = _tune_of(study), analysis.open_study(folder)
-    seeds = ("seed " if len(tried.seeds) == 1 else "seeds ") + ", ".join(map(str, tried.seeds))
-    title = f"{tune.key} by {tune.metric} on {seeds}; * is chosen"
+    title = f"{tune.key} by {tune.metric} {tune.on_seeds}; * is chosen"
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, title=shown(title))
     table.title_justify = table.caption_justify = "left"
     for axis in tune.axes:

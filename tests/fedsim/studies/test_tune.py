@@ -437,3 +437,4 @@ def test_tables_name_the_levels_that_chose(by_world: Path, capsys: pytest.Captur
         main(["report", str(by_world / "smallest")])
     page = (by_world / "smallest" / "report.html").read_text()
     assert f"fedavg at calm {chosen['fedavg']['calm']}, fedavg at busy {chosen['fedavg']['busy']}" in page
+    assert "best mean_percent on seed 11 among" in page
