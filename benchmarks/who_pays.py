@@ -106,7 +106,9 @@ def lost_share(run: analysis.Run, clients: int) -> Floats:
 
 def accuracy(run: analysis.Run, last: int) -> Floats:
     """Return [K] the accuracies of clients in %, means over the `last` evaluations."""
-    return np.asarray(100 * np.mean([each.accuracy for each in latest(run.folder, run.evaluations(), last)], axis=0))
+    return np.asarray(
+        100 * np.mean([each.accuracy for each in latest(run.folder, run.evaluations(), last)], axis=0)
+    )
 
 
 def measured(study: Study, last: int = 1) -> pd.DataFrame:
