@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fedsim import analysis
 from fedsim.analysis.drawing.picture import COLOURS, GREY, Picture, arm_marker, panels
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.opening.run import latest
+from fedsim.analysis.opening.evaluation import latest
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Document, Figure
 from fedsim.analysis.report.report_files import write_figures

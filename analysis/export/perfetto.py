@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedsim.analysis.opening.arrays import Ints
-from fedsim.analysis.opening.run import Evaluation, Run
+from fedsim.analysis.opening.evaluation import Evaluation
+from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.common.files import write_atomically

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from fedsim.analysis.opening.arrays import Ints
-from fedsim.analysis.opening.run import Evaluation, Run
+from fedsim.analysis.opening.evaluation import Evaluation
+from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.records.study_results import LastEvaluation
 

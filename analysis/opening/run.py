@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fedsim import analysis
 from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.evaluation import Evaluation, evaluations_in
 from fedsim.analysis.opening.tables import check_rows, read_table, read_world, word_counts
-from fedsim.analysis.statistics.fairness import summary
 from fedsim.common import arguments, plugins
-from fedsim.common.arrow_columns import array, texts
+from fedsim.common.arrow_columns import array
 from fedsim.common.errors import FolderError, closest
 from fedsim.common.files import from_json, from_toml
 from fedsim.common.paths import as_path
@@ -39,33 +38,6 @@ SPLITS = (*_SAMPLES, *(samples + PERSONAL for samples in _SAMPLES))
 UNSEEN_SPLITS = {UNSEEN: "unseen", UNSEEN + PERSONAL: "adapted"}
 """The splits of clients that never train, with the global model and after they adapted it, and their names in tables.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The results of one evaluation by client, as arrays [K] in ascending order of client."""
-
-    step: int
-    time_us: int
-    split: str
-    client: Ints
-    n: Ints
-    correct: Ints
-    accuracy: Floats
-    """Fractions; NaN for a client without samples in this split."""
-    loss: Floats
-
-    @arguments.checked
-    def without(self, clients: Ints) -> Evaluation:
-        """Leave some clients out."""
-        others = ~np.isin(self.client, clients)
-        columns = ("client", "n", "correct", "accuracy", "loss")
-        return replace(self, **{name: getattr(self, name)[others] for name in columns})
-
-    @arguments.checked
-    def summary(self, metrics: Iterable[str] | None = None) -> dict[str, float]:
-        """Return the value of each metric (all of `fedsim.analysis.metrics` by default)."""
-        return summary(self.accuracy, self.n, metrics)
 
 
 @dataclass(frozen=True)
@@ -186,7 +158,7 @@ class Run:
         split = self.split if split is None else split
         if split not in SPLITS:
             raise FolderError(f"{self.folder}: there is no split {split!r}{closest(split, SPLITS)}")
-        return list(_evaluations(self.evals, split))
+        return list(evaluations_in(self.evals, split))
 
     @arguments.checked
     def final(self, split: str | None = None) -> Evaluation:
@@ -318,41 +290,6 @@ def _config(path: Path) -> dict[str, Any]:
         raise FolderError(f"{path.parent} is not a complete run folder: {path.name} is missing") from None
     except (OSError, ValueError) as error:
         raise FolderError(f"{path}: cannot be read: {error}") from error
-
-
-def latest(folder: Path, evaluations: Sequence[Evaluation], last: int) -> Sequence[Evaluation]:
-    """Return the `last` ones of the evaluations of a run in a folder. Raises FolderError if there are fewer."""
-    if len(evaluations) < last:
-        raise FolderError(
-            f"{folder}: last: expected {last} evaluations to average, found {len(evaluations)}; average fewer, or "
-            "evaluate more often ([evaluate])"
-        )
-    return evaluations[-last:]
-
-
-def _evaluations(evals: pa.Table, split: str) -> Iterator[Evaluation]:
-    rows = evals.filter(pc.is_in(evals["split"].cast(pa.string()), value_set=texts([split])))
-    if not len(rows):
-        return
-    column = {name: array(rows[name]) for name in rows.column_names if name != "split"}
-    order = np.lexsort((column["client"], column["step"], column["time_us"]))
-    column = {name: values[order] for name, values in column.items()}
-    fresh = np.flatnonzero((np.diff(column["step"]) != 0) | (np.diff(column["time_us"]) != 0)) + 1
-    for start, stop in zip([0, *fresh], [*fresh, len(order)], strict=True):
-        yield _evaluation({name: values[start:stop] for name, values in column.items()}, split)
-
-
-def _evaluation(column: dict[str, Any], split: str) -> Evaluation:
-    return Evaluation(
-        step=int(column["step"][0]),
-        time_us=int(column["time_us"][0]),
-        split=split,
-        client=column["client"].astype(np.int64),
-        n=column["n"].astype(np.int64),
-        correct=column["correct"].astype(np.int64),
-        accuracy=column["accuracy"].astype(np.float64),
-        loss=column["loss"].astype(np.float64),
-    )
 
 
 def _mean(values: Floats) -> float:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from fedsim.analysis.opening.evaluation import Evaluation, latest
 from fedsim.analysis.opening.results import bytes_by, evaluation_of
-from fedsim.analysis.opening.run import Evaluation, Run, latest, open_run
+from fedsim.analysis.opening.run import Run, open_run
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.config.published import PublishedSection

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels
-from fedsim.analysis.opening.run import Evaluation
+from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.plots.client_accuracy import accuracies_percent
 
 BINS = 20

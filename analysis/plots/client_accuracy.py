@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.opening.run import Evaluation
+from fedsim.analysis.opening.evaluation import Evaluation
 
 POINTS = 500
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.opening.run import Evaluation, Run
+from fedsim.analysis.opening.evaluation import Evaluation
+from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.opening.run import CONFIG, UNSEEN_SPLITS, Evaluation, Run, latest
+from fedsim.analysis.opening.evaluation import Evaluation, latest
+from fedsim.analysis.opening.run import CONFIG, UNSEEN_SPLITS, Run
 from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
 from fedsim.analysis.statistics.waste import USED

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.opening.run import latest
+from fedsim.analysis.opening.evaluation import latest
 from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
 from fedsim.analysis.statistics.paired import CONFIDENCE, comparisons, side_of
 from fedsim.analysis.statistics.paired_tests import holm, sign_test

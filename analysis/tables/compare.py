@@ -10,8 +10,9 @@ from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.joining import join_runs
-from fedsim.analysis.opening.run import Evaluation, Run
+from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Point
 from fedsim.analysis.tables.closing import ACCURACIES, fixed
 from fedsim.common import arguments
