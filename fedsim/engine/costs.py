@@ -157,12 +157,14 @@ class Costs:
     work: Work
     """Arrays [K]: one whole job of each client."""
     steps: Ints
-    """[K] Local steps of a whole job."""
+    """[K] Local steps of a whole job, as configured."""
     epochs: int
     seed: int
     jitter: Jitter = Jitter()
     completeness: Completeness = Completeness()
     chance: Chance = Chance()
+    most_steps: int | None = None
+    """Most local steps that the client method takes, however many are configured."""
 
     @property
     def plain(self) -> bool:
@@ -179,7 +181,8 @@ class Costs:
         done = np.minimum(
             np.floor(shares * whole + 1e-9), np.ceil(shares * self.epochs) * (whole // self.epochs)
         )
-        return np.where(shares == 1.0, whole, np.maximum(done, 1)).astype(np.int64)
+        steps = np.where(shares == 1.0, whole, np.maximum(done, 1)).astype(np.int64)
+        return steps if self.most_steps is None else np.minimum(steps, self.most_steps)
 
     def of(self, clients: Ints, nths: Ints, shares: Floats) -> Work:
         """Return the work of one job for each client; `shares` [k] are of its local steps."""

@@ -84,6 +84,8 @@ class Dispatcher:
         if run_state.in_flight or self.plan.stop.time_us is not None:
             return False
         waiting = [*run_state.buffer, *run_state.overdue]
+        if waiting and run_state.armed:  # the deadline's step will use them
+            return False
         arrived_us = run_state.job_table.table["end_us"][waiting].max(initial=0)
         last_us = max(run_state.step_us, run_state.lost_us, arrived_us)
         return bool(run_state.now_us - last_us > 2 * self.world.lap_us)
@@ -305,8 +307,7 @@ class Dispatcher:
             again_us = run_state.now_us + _AGAIN_US
             wake_us = again_us if wake_us is None else min(wake_us, again_us)
         if wake_us is not None and wake_us != run_state.wake_us:
-            run_state.wake_us = wake_us
-            heapq.heappush(run_state.heap, (wake_us, Kind.WAKE, -1, -1))
+            run_state.wake(wake_us)
 
     def cut(self, rows: Ints, dispatch_us: int) -> None:
         """End jobs dispatched at `dispatch_us` now, with the work and the transfers done so far."""

@@ -93,21 +93,27 @@ class EventLoop:
             return "steps"
         if stop.moved_bytes is not None and run_state.moved_bytes >= stop.moved_bytes:
             return "bytes"
-        if run_state.reached:
-            return "target"
-        if stop.patience is not None and run_state.unimproved >= stop.patience:
-            return "patience"
-        if self.ended_by:
-            return self.ended_by
+        if cause := self._watched_end() or self.ended_by:
+            return cause
         if heap and heap[0][1] >= _DEADLINE:
             self._skip_void_events()
         if not heap or self.dispatcher.waits_in_vain():
             return "world"
         if stop.time_us is not None and heap[0][0] > stop.time_us:
             self.evaluator.until(stop.time_us)
+            if cause := self._watched_end():
+                return cause
             run_state.now_us = stop.time_us
             return "time"
         return ""
+
+    def _watched_end(self) -> str:
+        """Return `target` or `patience` if the last evaluation ends the run, else an empty string."""
+        run_state, stop = self.run_state, self.plan.stop
+        if run_state.reached:
+            return "target"
+        spent = stop.patience is not None and run_state.unimproved >= stop.patience
+        return "patience" if spent else ""
 
     def _skip_void_events(self) -> None:
         heap = self.run_state.heap
@@ -124,6 +130,8 @@ class EventLoop:
         run_state, pacing = self.run_state, self.plan.pacing
         now_us = run_state.heap[0][0]
         self.evaluator.until(now_us)
+        if self._watched_end():
+            return
         if now_us != run_state.lost_us:
             run_state.lost_now.clear()
         run_state.now_us, stepped = now_us, False

@@ -208,6 +208,11 @@ class RunState:
         self.deadline_us = self.now_us + deadline_us
         heapq.heappush(self.heap, (self.deadline_us, Kind.DEADLINE, -1, self.deadlines))
 
+    def wake(self, time_us: int) -> None:
+        """Set the event that tries to fill free places; an earlier one becomes void."""
+        self.wake_us = time_us
+        heapq.heappush(self.heap, (time_us, Kind.WAKE, -1, -1))
+
     def holds(self, event: tuple[int, int, int, int]) -> bool:
         """Whether an event of the heap is valid: deadlines and wake-ups may be void."""
         time_us, kind, _, number = event

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fedsim.common import plugins
+from fedsim.common.units import show_us
 from fedsim.engine.state import LOSS, Stop
 from fedsim.invariants.evidence import MODEL, Evidence, Ints, Unchecked
 from fedsim.invariants.finding import Mask, Violation, differs, first
@@ -89,20 +90,16 @@ def target_and_patience_end_the_run_when_fulfilled(e: Evidence) -> Iterator[Viol
     _need_values(e, stop)
     times, values = _measured(e, stop)
     hit = _fulfilled(values, stop)
-    if why in ("target", "patience"):
-        # A timed evaluation may be followed by a step, and that by the final evaluation.
-        if not hit[-2:].any():
+    if not hit.any():
+        if why in ("target", "patience"):
             wanted = f"{why} reached by the last evaluation"
             yield Violation("evals", -1, wanted, f"{stop.metric} {values[-1]}")
         return
-    for i in np.flatnonzero(hit).tolist():
-        after = times[i:]
-        soon = after <= next((t for t in after if t > times[i]), times[i])
-        # timed evaluations come before the next event, and the run ends after that event
-        if hit[i:][soon].all() and not soon.all():
-            wanted = f"the run to end with evaluation {i}, {stop.metric} {values[i]}"
-            yield Violation("evals", -1, wanted, f"{len(values)} evaluations")
-            return
+    i = int(hit.argmax())
+    now = int(e.manifest.get("virtual_us") or 0)
+    if now != times[i]:  # several steps of one instant may each be evaluated
+        wanted = f"the run to end with evaluation {i}, {stop.metric} {values[i]}, at {show_us(int(times[i]))}"
+        yield Violation(_MANIFEST, -1, wanted, show_us(now))
 
 
 def _need_values(e: Evidence, stop: Stop) -> None:

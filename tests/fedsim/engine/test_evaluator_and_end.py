@@ -148,6 +148,27 @@ def test_a_target_ends_a_run_at_the_evaluation_that_reaches_it(tmp_path: Path, c
         assert watched.clients.tolist() == [5] * (len(watched) - 1) + [12]
 
 
+@pytest.mark.parametrize("stop", [{"target": 40.0}, {"patience": 2}])
+def test_an_evaluation_by_time_ends_a_run_at_its_own_time(tmp_path: Path, stop: dict[str, Any]) -> None:
+    given = {
+        "pacing": FEDBUFF,
+        "evaluate": {"every": "20s", "every_steps": 0},
+        "algorithm": {"name": "fedavg"},
+    }
+    found = done(tmp_path / "a", **given, stop={"steps": 300, "metric": "mean_percent", **stop})
+    end_us, cause = found.manifest["virtual_us"], next(iter(stop))
+    assert ended_by(found) == cause
+    assert end_us % (20 * US) == 0
+    assert [time_us for _, time_us, _ in evaluated(found)][-1] == end_us
+    assert (found.steps["time_us"].to_numpy() < end_us).all()
+    assert (found.jobs["dispatch_us"].to_numpy() < end_us).all()
+    assert not list(check(found.folder).violations)
+    longer = {"steps": 300, "metric": "mean_percent", "time": f"{end_us + 1}us", **stop}
+    again = done(tmp_path / "b", **given, stop=longer)
+    assert (ended_by(again), again.manifest["virtual_us"]) == (cause, end_us)
+    assert again.manifest["digest"] == found.manifest["digest"]
+
+
 def test_a_target_may_be_reached_from_above(tmp_path: Path) -> None:
     stop = {"steps": 300, "metric": "gini", "target": 0.4, "rising": False}
     found = done(tmp_path, evaluate={"every_steps": 1}, stop=stop, algorithm={"name": "fedavg"})

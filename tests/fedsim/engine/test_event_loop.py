@@ -380,6 +380,15 @@ def test_a_selector_that_chooses_nobody_any_more_ends_the_run() -> None:
     assert (ended_by, event_loop.run_state.now_us) == ("time", 400 * US)
 
 
+def test_updates_that_wait_for_a_deadline_of_many_laps_are_not_in_vain() -> None:
+    """Client 2 is never online, so there is always a place to fill, and each lap of 40 s tries to."""
+    place = world(online={0: [(0, 30)], 1: [(0, 30)], 2: []}, horizon_s=40, after_end="repeat")
+    replaced = Dropout(replace=True)
+    log, ended_by, _ = run(periodic(3, 200 * US), place, Stop(steps=3), dropout=replaced)
+    assert ended_by == "steps"
+    assert log.steps == [(t, "deadline", 2) for t in (200, 400, 600)]
+
+
 def test_two_laps_are_waited_from_the_last_arrival_on() -> None:
     """It is at 43 s; who is online changes at 0 and 30 s of each lap of 40 s, so after 123 s first at 150 s."""
 
