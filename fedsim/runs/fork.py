@@ -195,28 +195,32 @@ class _Branch:
     def leave(self, state: State, spec: RunSpec, folder: Path, place: Resources) -> Session:
         """Write the fork that leaves its parent, built from `spec`, in `state`; returns the fork's session."""
         changed_spec = self.spec(state, place)
-        begin = _changed(state, spec, changed_spec, self.keep_online)
+        begin = _changed(state, spec, changed_spec, self.keep_online, self.instant_us(state))
         _write(folder, changed_spec, begin)
         session = Session.open(changed_spec, folder, place.pool, Stopwatch(), begin)
         session.resumed = []
         return session
 
+    def instant_us(self, state: State) -> int:
+        """Return the virtual time from which the changes hold, which may lie between two events."""
+        return int(state["run_state"]["now_us"]) if self.at.time_us is None else self.at.time_us
+
     def spec(self, state: State, place: Resources) -> RunSpec:
         """Return the parts of the fork that leaves its parent in `state`."""
-        run_state = state["run_state"]
-        _check_stop(self.child, run_state["step"], run_state["now_us"])
+        run_state, forked_us = state["run_state"], self.instant_us(state)
+        _check_stop(self.child, run_state["step"], forked_us)
         origin = {
             "run": str(self.parent),
             "digest": self.manifest.get("digest"),
             "changes": list(self.sets),
             "forked_step": run_state["step"],
-            "forked_us": run_state["now_us"],
+            "forked_us": forked_us,
             "forked_at": "step" if self.at.time_us is None else "time",
             "kept_online": sorted(self.keep_online) or None,
         }
         child = parse(self.raw | {"parent": origin}, "fork", self.config.label, self.before)[0]
         if self.keep_online:
-            kept = _kept(self.trace, self.keep_online, run_state["now_us"], child.stop.time, self.manifest)
+            kept = _kept(self.trace, self.keep_online, forked_us, child.stop.time, self.manifest)
             place = place.in_world(child, kept)
         spec = place.prepare(child)
         tell_of_end(spec)
@@ -254,7 +258,7 @@ def _check_rule(before: RunConfig, after: RunConfig) -> None:
     if after.algorithm != before.algorithm and after.algorithm.rule(lr=0.1).start == "last":
         raise ConfigError(
             f"fork: algorithm: rule {after.algorithm.name!r} starts clients from the models that they received last, "
-            "and counts steps from the start: expected the parent's rule and options; start a new run instead"
+            "which this run did not keep: expected the parent's rule and options; start a new run instead"
         )
 
 
@@ -311,30 +315,38 @@ def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
     return None
 
 
-def _changed(state: State, before: RunSpec, after: RunSpec, keep_online: Sequence[int]) -> State:
-    """Return the state from which the run continues with the parts of `after`."""
+def _changed(state: State, before: RunSpec, after: RunSpec, keep_online: Sequence[int], now_us: int) -> State:
+    """Return the state from which the run continues with the parts of `after` at `now_us`."""
     left_out = {name for name in OPTIONAL if name not in optional_tables(after.config)}
     rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
     return state | {
-        "run_state": _changed_run_state(state, before, after, keep_online).state(),
+        "run_state": _changed_run_state(state, before, after, keep_online, now_us).state(),
         "trainer": _changed_trainer(state, before, after),
         "records": state["records"] | {"rows": rows},
+        "spent_s": 0.0,
     }
 
 
-def _changed_run_state(state: State, before: RunSpec, after: RunSpec, keep_online: Sequence[int]) -> RunState:
+def _changed_run_state(
+    state: State, before: RunSpec, after: RunSpec, keep_online: Sequence[int], now_us: int
+) -> RunState:
     run_state, config, child = RunState.restored(state["run_state"]), before.config, after.config
+    if child.evaluate != config.evaluate:
+        every_us = after.plan.evaluate.every_us
+        run_state.evaluate_us = -(-run_state.now_us // every_us) * every_us if every_us else 0
+    frees_places = keep_online or child.pacing != config.pacing or child.dropout != config.dropout
+    if frees_places:
+        run_state.now_us = now_us
     if child.selection != config.selection:
         run_state.selector_state = after.plan.selector.start()
     if child.pacing != config.pacing:
         repace(run_state, before.plan.pacing, after.plan.pacing)
     keep_work(run_state, before.plan.costs.work.samples, after.plan.costs.work.samples)
-    if child.evaluate != config.evaluate:
-        every_us = after.plan.evaluate.every_us
-        run_state.evaluate_us = -(-run_state.now_us // every_us) * every_us if every_us else 0
     if _stop_settings(child) != _stop_settings(config):
         run_state.best, run_state.unimproved, run_state.reached = math.nan, 0, False
     move_ends(run_state, after.world, after.plan, keep_online)
+    if frees_places:
+        run_state.wake(now_us)
     return run_state
 
 
@@ -346,19 +358,35 @@ def _stop_settings(config: RunConfig) -> tuple[object, ...]:
 def _changed_trainer(state: State, before: RunSpec, after: RunSpec) -> dict[str, Any]:
     sends = before.server.algorithm().sends
     trainer = _with_current(state, sends)
-    if after.config.client != before.config.client:
+    same_rule, same_clients = _carried_over(before, after)
+    if not same_clients:
         trainer |= {"keepers": [], "kept": []}
-    if after.server == before.server:
+    if after.server == before.server and same_rule:
         return trainer
-    server, rule = Server(after.server, trainer["server"]["params"]), ("rule", "options", "wrap")
-    same = all(getattr(after.server, name) == getattr(before.server, name) for name in rule)
-    server.inherit(trainer["server"], same_rule=same)
+    server = Server(after.server, trainer["server"]["params"])
+    server.inherit(trainer["server"], state["run_state"]["step"], same_rule=same_rule)
     trainer["server"] = server.save()
     sent = server.algorithm.sends
-    if sent != sends:  # running jobs are repeated without the former rule's vectors
+    if (
+        sends and not same_rule
+    ) or sent != sends:  # running jobs are repeated without the former rule's vectors
         P = len(server.params)
         trainer["starts"] = [sent_with(start[:P], {}, sent) for start in trainer["starts"]]
     return trainer
+
+
+def _carried_over(before: RunSpec, after: RunSpec) -> tuple[bool, bool]:
+    """Return whether the rule's state carries over, and whether what clients keep does.
+
+    A rule that is one half of a method and what its clients keep carry over together, also with other options of the
+    rule, or not at all.
+    """
+    same_clients = after.config.client == before.config.client
+    same_rule = (after.server.rule, after.server.wrap) == (before.server.rule, before.server.wrap)
+    if after.server.algorithm().client:
+        both = same_rule and same_clients
+        return both, both
+    return same_rule and after.server.options == before.server.options, same_clients
 
 
 def _with_current(state: State, sends: Sequence[str]) -> State:

@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.config.run import RunConfig
 from fedsim.engine.job_table import RUNNING
+from fedsim.invariants import check
+from fedsim.records.checkpoint import checkpoints, read
 from fedsim.records.manifest import read_manifest
 from fedsim.runs.fork import At
 from forked_runs import ALL_KEPT, PEACEFUL, branch, table
 from small import run, small
+from timelines import trace_of
 
 
 @pytest.mark.parametrize(
@@ -148,3 +153,67 @@ def test_more_clients_may_be_needed_at_once_where_more_stay_online(tmp_path: Pat
         branch(parent, At(step=3), needed, out=tmp_path)
     child = branch(parent, At(step=3), needed, keep_online=range(12), out=tmp_path)
     assert len(table(child.folder, "steps")) == 8
+
+
+H = 3600 * US
+
+
+def by_day(folder: Path, hours: list[tuple[int, int]], **changes: Any) -> RunConfig:
+    """Return a run whose 12 clients are online in these hours of each day, and work two or three minutes on a job."""
+    sessions = {client: [(a * 3600.0, b * 3600.0) for a, b in hours] for client in range(12)}
+    trace_of([1.0] * 12, 24 * 3600.0, sessions, after_end="repeat").write(folder / "day.parquet")
+    return small(world={"trace": str(folder / "day.parquet")}, cost={"payload": "100 B"}, **changes)
+
+
+def test_clients_that_are_kept_online_start_at_the_time_of_the_fork(tmp_path: Path) -> None:
+    """The run waits from 1 h to 10 h, and nothing happens at 3 h itself."""
+    parent = run(by_day(tmp_path, [(0, 1), (10, 11)], stop={"steps": 40}), tmp_path / "p")
+    child = branch(parent.folder, At(time_us=3 * H), keep_online=range(12), out=tmp_path / "c")
+    before, after = (table(result.folder, "jobs").dispatch_us for result in (parent, child))
+    assert sorted(before[before > H])[0] == 10 * H
+    assert sorted(after[after > H])[0] == 3 * H
+    assert read_manifest(child.folder)["parent"]["forked_us"] == 3 * H
+    assert not list(check(child.folder).violations)
+
+
+def test_a_job_that_is_paused_goes_on_at_the_time_of_the_fork(tmp_path: Path) -> None:
+    config = by_day(tmp_path, [(0, 1), (10, 11)], stop={"steps": 40}, dropout={"leave": "pause_resume"})
+    parent = run(config, tmp_path / "p")
+    child = branch(parent.folder, At(time_us=3 * H), keep_online=range(12), out=tmp_path / "c")
+    before, after = (table(result.folder, "steps").time_us for result in (parent, child))
+    assert before[before > 2 * H].iloc[0] > 10 * H, "a job is paused overnight"
+    assert after[after > H].iloc[0] == before[before > 2 * H].iloc[0] - 7 * H
+
+
+@pytest.mark.parametrize(
+    ("change", "hour"),
+    [
+        ("pacing.deadline=6h", 24),
+        ('pacing={preset="sync", clients=4}', 18),
+        ('pacing={preset="fedbuff", concurrency=4, buffer=2}', 18),
+    ],
+)
+def test_updates_that_wait_for_a_deadline_do_not_wait_for_ever_when_it_changes(
+    tmp_path: Path, change: str, hour: int
+) -> None:
+    pacing = {"preset": "periodic", "concurrency": 4, "deadline": "12h"}
+    parent = run(by_day(tmp_path, [(0, 24)], pacing=pacing, stop={"steps": 4}), tmp_path / "p")
+    child = branch(parent.folder, At(time_us=18 * H), change, out=tmp_path / "c")
+    assert read_manifest(child.folder)["ended_by"] == "steps"
+    assert table(child.folder, "steps").time_us[:2].tolist() == [12 * H, hour * H]
+
+
+def test_places_that_a_fork_adds_are_filled_at_once(tmp_path: Path) -> None:
+    pacing = {"preset": "fedbuff", "concurrency": 1, "buffer": 1}
+    parent = run(by_day(tmp_path, [(0, 24)], pacing=pacing), tmp_path / "p")
+    at = int(table(parent.folder, "jobs").dispatch_us[3]) + 1
+    child = branch(parent.folder, At(time_us=at), "pacing.concurrency=3", out=tmp_path / "c")
+    assert (table(child.folder, "jobs").dispatch_us == at).sum() == 2
+
+
+def test_a_fork_has_wall_time_of_its_own(tmp_path: Path) -> None:
+    parent = run(small(**ALL_KEPT), tmp_path / "p")
+    child = branch(parent.folder, At(step=4), "stop.wall=1h", out=tmp_path / "c")
+    spent = [[read(c.path)["spent_s"] for c in checkpoints(result.folder)] for result in (parent, child)]
+    assert spent[0][4] > 0
+    assert spent[1][0] == 0.0
