@@ -59,12 +59,13 @@ def debiased(
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
         inverse, after = inverse_rates(stack, state, rate, least_rate, cutoff)
         shares = objective_shares(stack, weights)
+        factors = np.asarray(stack.lr_decay ** (stack.ages + stack.staleness)) if rescale else None
+        amount = best_beta(stack, shares, inverse, factors) if beta == "adaptive" else beta
         if normalise:
             inverse = inverse / float(corrected(stack, shares, inverse, 0.0).sum())
-        amount = best_beta(stack, shares, inverse) if beta == "adaptive" else beta
         found = corrected(stack, shares, inverse, amount)
-        if rescale:
-            found = found * stack.lr_decay ** (stack.ages + stack.staleness)
+        if factors is not None:
+            found = found * factors
         return Direction(found, diagnostics={"beta": amount} if beta == "adaptive" else {}), after
 
     memory = beta == "adaptive" or beta > 0

@@ -67,7 +67,7 @@ def _never_used() -> State:
 def _absences(stack: Stack, state: State) -> tuple[Floats, Floats, State]:
     """Return present rows' shares [m] of the mean over clients, the steps [m] since their last use, the next state."""
     _, of_row, rows = np.unique(stack.clients[: stack.m], return_inverse=True, return_counts=True)
-    last, clients = grown(state["last"], room(stack), -1), stack.clients[: stack.m]
+    last, clients = grown(state["last"], room(stack), stack.first_step - 1), stack.clients[: stack.m]
     absences = (stack.step - last[clients]).astype(np.float64)
     last[clients] = stack.step
     return 1 / (len(rows) * rows[of_row]), absences, {"last": last}

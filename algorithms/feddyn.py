@@ -5,7 +5,8 @@
 with the new h, which is -1/K times the sum of what the clients keep. Its other half is the client method `feddyn`.
 
 Choices: h forgets nothing, so clients that leave for good leave their part in it, as in the paper. A client with
-several updates in a step (buffered pacing) counts with each of them.
+several updates in a step (buffered pacing) counts with each of them. What would part h from the clients' vectors is
+refused: wrappers, clipping, and updates that are measured from the current model.
 """
 
 from __future__ import annotations
@@ -29,4 +30,4 @@ def feddyn() -> Algorithm:
         return direction + moved, {"moved": moved}
 
     mean = fedavg(weighting="uniform")
-    return replace(mean, then=VectorStep(apply), client="feddyn", promises=frozenset())
+    return replace(mean, then=VectorStep(apply), client="feddyn", as_sent=True, promises=frozenset())

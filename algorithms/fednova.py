@@ -26,6 +26,7 @@ from pydantic import Field
 
 from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.option_requirements import Unless
 from fedsim.server.rule import Algorithm, Direction, Floats, Stack, stateless
 
 
@@ -33,7 +34,7 @@ def fednova(
     *,
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     mu: Annotated[float, Field(ge=0)] = 0.0,
-    lr: Annotated[float | None, Field(gt=0)] = None,
+    lr: Annotated[float | None, Field(gt=0), Unless("mu", 0)] = None,
 ) -> Algorithm:
     """Divide each update by the weight of its local steps, and take steps of the mean weight.
 

@@ -6,6 +6,9 @@ update of client k (Algorithm 1, "memory-augmented impatient").
 Deviations and choices:
 - The paper starts with a step in which all clients take part. Here N is the number of clients that have sent an
   update, or all K of them with `divisor="all"`, so that clients without an update count as not moving.
+- A remembered update keeps the learning rate that it came with, where the authors' code takes the present one:
+  `debiased` with `rate = "all"`, `beta = 1` and `rescale` does that.
+- A step without updates does not move the model.
 - A client with several updates in one step counts with the last.
 """
 

@@ -27,7 +27,7 @@ def fedprox(
 ) -> ClientMethod:
     """Add mu (v - w) to each gradient; mu = 0 is plain local SGD."""
     if form == "released":
-        return ClientMethod(_one_step, draws=False, passes=lambda epochs: 1.0)
+        return ClientMethod(_one_step, draws=False, passes=lambda epochs: 1.0, most_steps=1)
     strength = 2 * mu if form == "doubled" else mu
     if strength == 0:
         return ClientMethod()

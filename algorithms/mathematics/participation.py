@@ -43,8 +43,8 @@ def inverse_rates(
         stack: the rows of the step.
         state: that of `first_history` at the first step.
         rate: `all` takes π = 1, `cohort` the number of updates over K, `known` what the selector stated when it chose,
-            `count` the share of steps so far that used the client, and `intervals` the inverse of the mean number of
-            steps between its uses before this one (1 before the first).
+            `count` the share of the rule's steps so far that used the client, and `intervals` the inverse of the mean
+            number of steps between its uses before this one (1 before the first).
         least: π is at least this.
         cutoff: `intervals`: after so many steps without a use an interval of that length is counted.
 
@@ -57,7 +57,8 @@ def inverse_rates(
     if rate == "known":
         return 1 / np.maximum(_stated(stack), least), state
     before, after = _with_step(stack, state, clients, cutoff)
-    shares = after["uses"][clients] / (stack.step + 1) if rate == "count" else _by_intervals(before)
+    steps = stack.step + 1 - stack.first_step
+    shares = after["uses"][clients] / steps if rate == "count" else _by_intervals(before)
     return 1 / np.maximum(shares, least), after
 
 
@@ -86,8 +87,8 @@ def _with_step(stack: Stack, state: State, clients: Ints, cutoff: int | None) ->
 
     A gap of g steps counts as whole intervals of `cutoff` steps and what is left of it, at least 1.
     """
-    n = room(stack)
-    arrays = {name: grown(values, n, -1 if name == "last" else 0) for name, values in state.items()}
+    n, before_all = room(stack), stack.first_step - 1
+    arrays = {name: grown(values, n, before_all if name == "last" else 0) for name, values in state.items()}
     gap = np.maximum(stack.step - arrays["last"][clients], 1)
     whole = np.zeros_like(gap) if cutoff is None else (gap - 1) // cutoff
     passed = whole * (cutoff or 0)
@@ -122,18 +123,21 @@ def corrected(stack: Stack, shares: Floats, inverse: Floats, beta: float, *, las
     return weights
 
 
-def best_beta(stack: Stack, shares: Floats, inverse: Floats) -> float:
+def best_beta(stack: Stack, shares: Floats, inverse: Floats, factors: Floats | None = None) -> float:
     """Return the β from 0 to 1 that minimises an estimate of the variance; 0 if no present client has sent before.
 
-    The variance of d is Σ a² (1 - π)/π ‖D - β H‖² over all clients, and its least β is the ratio of Σ c ⟨D, H⟩ to
-    Σ c ‖H‖² with c = a² (1 - π)/π. Both sums are estimated from the present clients, with c/π for c.
+    Rows count times their `factors` [n], and of a client with several present rows their mean. The variance of d is
+    Σ a² (1 - π)/π ‖D - β H‖² over all clients, and its least β is the ratio of Σ c ⟨D, H⟩ to Σ c ‖H‖² with
+    c = a² (1 - π)/π. Both sums are estimated from the present clients, with c/π for c.
     """
     replaced = np.arange(stack.remembered.stop, stack.n)
     if not len(replaced):
         return 0.0
-    clients, gram = present_clients(stack), stack.gram()
+    clients, of_row, rows = np.unique(stack.clients[: stack.m], return_inverse=True, return_counts=True)
     place = np.searchsorted(clients, stack.clients[replaced])
-    present = latest(stack.clients[: stack.m])[place]
+    gram = stack.gram() if factors is None else stack.gram() * factors[:, None] * factors
+    means = (of_row[:, None] == place) / rows[of_row, None]
     c = shares[replaced] ** 2 * inverse[place] * (inverse[place] - 1)
     squares = float(c @ gram[replaced, replaced])
-    return float(np.clip(c @ gram[present, replaced] / squares, 0.0, 1.0)) if squares > 0 else 0.0
+    products = (means * gram[: stack.m, replaced]).sum(axis=0)
+    return float(np.clip(c @ products / squares, 0.0, 1.0)) if squares > 0 else 0.0

@@ -8,7 +8,8 @@ v = -∞; (1 - α3) k clients are drawn without replacement in proportion to exp
 rank all clients; here only the c candidates can be ranked. α1 c and α3 k are rounded down; α3 k below 1 is the
 probability of one place.
 
-A client that never reported counts with the largest known value. If no value is known, all clients are equal.
+A client that never reported, or reported infinity, counts with the largest known value. If no value is known, all
+clients are equal.
 
 Known to the server: losses that came with updates, for `afl` also data sizes.
 """
@@ -20,9 +21,16 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.selection.parts.draws import lowest, part, proportional, share_of, topped_up
+from fedsim.algorithms.selection.parts.draws import (
+    lowest,
+    optimistic,
+    part,
+    proportional,
+    share_of,
+    topped_up,
+)
 from fedsim.common.option_requirements import With
-from fedsim.engine.selector import Clients, Floats, Selector, View, stateless
+from fedsim.engine.selector import Clients, Selector, View, stateless
 
 Share = Annotated[float, Field(ge=0, le=1)]
 OfAFL = With("variant", "afl")
@@ -40,17 +48,11 @@ def loss_based(
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:
         clients, losses = view.candidates, view.last_loss[view.candidates]
         if variant == "proportional":
-            return proportional(clients, np.maximum(_optimistic(losses), 0.0), k, rng)
-        values = _optimistic(losses * np.sqrt(view.n_samples[clients]))
+            return proportional(clients, np.maximum(optimistic(losses), 0.0), k, rng)
+        values = optimistic(losses * np.sqrt(view.n_samples[clients]))
         odds = np.exp(alpha2 * (values - values.max()))
         odds[lowest(np.arange(len(clients)), values, share_of(len(clients), alpha1), rng)] = 0.0
         drawn = min(k - part(k, alpha3, rng), int(np.count_nonzero(odds)))
         return topped_up(proportional(clients, odds, drawn, rng), clients, k, rng)
 
     return stateless(select, needs=frozenset({"losses"}))
-
-
-def _optimistic(values: Floats) -> Floats:
-    """Return the values with the largest one in place of unknown ones."""
-    known = values[~np.isnan(values)]
-    return np.where(np.isnan(values), known.max() if len(known) else 1.0, values)

@@ -31,7 +31,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.selection.parts.draws import systematic
+from fedsim.algorithms.selection.parts.draws import optimistic, systematic
 from fedsim.algorithms.selection.parts.samples import sample_shares
 from fedsim.engine.selector import Choice, Floats, Need, Selector, View, stateless
 
@@ -52,7 +52,7 @@ def optimal_sampling(
         clients = view.candidates
         sizes = view.update_norms(clients) if by == "norms" else view.last_loss[clients]
         shares = sample_shares(view, clients) if weights == "samples" else np.ones(len(clients))
-        optimal = optimal_chances(shares * _optimistic(sizes), k)
+        optimal = optimal_chances(shares * np.maximum(optimistic(sizes), 0.0), k)
         return systematic(clients, (1 - floor) * optimal + floor * k / len(clients), rng)
 
     return stateless(select, needs=frozenset({need}))
@@ -73,9 +73,3 @@ def optimal_chances(importance: Floats, m: int) -> Floats:
     chances = np.ones(n)
     chances[order[:count]] = np.minimum((m + count - n) * ascending[:count] / sums[count - 1], 1.0)
     return chances
-
-
-def _optimistic(sizes: Floats) -> Floats:
-    """Return the sizes, at least 0, with the largest one in place of those that are unknown or infinite."""
-    known = np.isfinite(sizes)
-    return np.where(known, np.maximum(sizes, 0.0), sizes[known].max() if known.any() else 1.0)

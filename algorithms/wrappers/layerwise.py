@@ -20,11 +20,15 @@ from pydantic import Field
 from fedsim.algorithms.mathematics.blocks import Part, first_zero, merged, weights_by_block
 from fedsim.algorithms.mathematics.stack_views import refuse_columns
 from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Floats, Stack, State
 
 
 def layerwise(
-    rule: Algorithm, *, merging: bool = True, zero_tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-4
+    rule: Algorithm,
+    *,
+    merging: bool = True,
+    zero_tolerance: Annotated[float, Field(ge=0, lt=1), With("merging", True)] = 1e-4,
 ) -> Algorithm:
     """Run the rule layer by layer; `zero_tolerance` is the relative norm below which a block is joined."""
     _check_rule(rule)

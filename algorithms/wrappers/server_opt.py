@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import Unless
 from fedsim.server.rule import Algorithm, Direction, Stack, State, StepFacts, Vectors, VectorStep
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["momentum", "adagrad", "adam", "yogi"]
 _Share = Annotated[float, Field(ge=0, lt=1)]
+_BETAS = (0.9, 0.99)
 
 
 def server_opt(
@@ -33,13 +35,19 @@ def server_opt(
     *,
     kind: Kind = "momentum",
     lr: Annotated[float, Field(gt=0)] = 1.0,
-    betas: tuple[_Share, _Share] = (0.9, 0.99),
-    tau: Annotated[float, Field(gt=0)] = 1e-3,
+    betas: tuple[_Share, _Share] = _BETAS,
+    tau: Annotated[float, Field(gt=0), Unless("kind", "momentum")] = 1e-3,
 ) -> Algorithm:
     """Feed the rule's direction to an optimiser of step size `lr`.
 
-    `betas` are (β₁, β₂); `momentum` uses the first. `tau` bounds how much small entries are amplified.
+    `betas` are (β₁, β₂); `momentum` and `adagrad` use the first alone, and refuse another second one. `tau` bounds how
+    much small entries are amplified.
     """
+    if kind in ("momentum", "adagrad") and betas[1] != _BETAS[1]:
+        raise ConfigError(
+            f"betas: {kind!r} has no second moment that decays: expected {_BETAS[1]:g}, the default, as the second, "
+            f"found {betas[1]:g}"
+        )
     if rule.then is not None:
         raise ConfigError("the rule has a server momentum or optimiser already")
 

@@ -72,6 +72,11 @@ class BadUpdatesSection(Section):
         if self.policy == "clip" and self.limit is None:
             yield "policy 'clip' needs 'limit', the norm that longer updates are cut to"
 
+    @property
+    def longest(self) -> float | None:
+        """Norm above which updates are left out; None if none is left out for its length."""
+        return self.limit if self.policy == "skip_and_record" else None
+
     def rule(self) -> UpdateScreening:
         """Return the server's policy."""
         return UpdateScreening(self.policy, self.limit)

@@ -355,6 +355,7 @@ class RunConfig(Section):
             jitter=cost.jitter.jitter(about),
             completeness=cost.completeness.completeness(),
             chance=self.dropout.by_chance(),
+            most_steps=method.most_steps,
         )
 
     def adversaries(self) -> tuple[Adversary, ...]:

@@ -199,6 +199,7 @@ def _workbench(
         sgd=config.train.local_sgd(),
         seed=config.seed_of("train"),
         attack_seed=config.seed_of("world"),
+        longest=config.bad_updates.longest,
         losses=needs.losses,
         after=needs.after,
         device=device,

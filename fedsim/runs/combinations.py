@@ -62,7 +62,15 @@ def _check_start(config: RunConfig, server: ServerSpec) -> None:
 
 def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> None:
     """Refuse a rule that lacks what the pacing asks of it, or that asks for more than the training gives."""
-    needs = server.algorithm().needs
+    algorithm = server.algorithm()
+    needs = algorithm.needs
+    if server.late_rows and algorithm.receives:
+        raise ConfigError(
+            f"pacing.late: rule {server.rule!r} receives vectors beside the updates that count, and late ones that are "
+            "only remembered would bring theirs in vain: expected 'drop' or 'keep', found 'history'"
+        )
+    if algorithm.as_sent:
+        _check_as_sent(config, server)
     if server.late_rows and not needs.memory:
         raise ConfigError(
             f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
@@ -70,6 +78,17 @@ def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> N
         )
     if needs.gradients:
         _check_gradients(config, data.train.sizes)
+
+
+def _check_as_sent(config: RunConfig, server: ServerSpec) -> None:
+    """Refuse what changes updates on their way to a rule that needs them as clients sent them."""
+    needs = (
+        f"rule {server.rule!r} follows what clients keep by their updates, and needs these as they were sent"
+    )
+    if server.rows != "start":
+        raise ConfigError(f"algorithm.rows: {needs}: expected 'start', found {server.rows!r}")
+    if config.bad_updates.policy == "clip":
+        raise ConfigError(f"bad_updates.policy: {needs}: expected 'skip_and_record' or 'stop', found 'clip'")
 
 
 def _check_gradients(config: RunConfig, sizes: Ints) -> None:

@@ -81,6 +81,8 @@ class Stack:
     """[n] probability with which the selector included the client when it dispatched the row's job, above 0 and at most
     1, NaN if unknown; None if unknown for all rows. Remembered rows keep the value that came with them. It is
     conditional on the candidates of that choice; `fedsim.engine.selector.Choice` says what it means."""
+    first_step: int = 0
+    """Server step at which the rule took over: 0, or in a fork to another rule the step of the fork."""
     replaced: int = 0
     """Number of replaced rows, the last ones, by client: each is what a client that is present now had sent last. 0
     unless the rule declared `replaced`."""
@@ -243,6 +245,9 @@ class Algorithm:
     """Names of the vectors [P] that clients send beside their updates."""
     client: str = ""
     """Name of the client method that the rule is one half of, without which it is refused; empty for any method."""
+    as_sent: bool = False
+    """The rule follows what clients keep by their updates, so that these must reach it, once each, as they were sent:
+    wrappers, clipping and updates measured from the current model are refused."""
     negligible: float = 0.0
     """The rule leaves out present rows whose norm is at most this times their mean norm, as they hold little but
     rounding. With `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""

@@ -45,6 +45,11 @@ def _check_may_be_wrapped(algorithm: Algorithm, name: str) -> None:
             f"rule {name!r} starts clients from the models that they received last, and wrappers expect updates of the "
             "current model: leave out the wrappers"
         )
+    if algorithm.as_sent:
+        raise ConfigError(
+            f"rule {name!r} follows what clients keep by their updates, and needs these as they were sent: leave out "
+            "the wrappers"
+        )
     if algorithm.needs.search:
         raise ConfigError(
             f"rule {name!r} searches for the length of its step, which wrappers would change: leave out one of them"

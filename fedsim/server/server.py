@@ -157,6 +157,8 @@ class Server:
         """An average of iterates, if the rule evaluates one."""
         self.algorithm = spec.algorithm()
         self.state: State = initial_state(self.algorithm, spec.rule)
+        self.first_step = 0
+        """Server step at which the rule took over."""
         self.vectors: Vectors = {}
         self.clock = clock or Stopwatch()
         size, needs = spec.history or spec.slots(), self.algorithm.needs
@@ -180,6 +182,7 @@ class Server:
             "params": self.params,
             "average": self.average,
             "state": dict(self.state),
+            "first_step": self.first_step,
             "vectors": dict(self.vectors),
             "history": self.history.state(),
             "updates": None if self.updates is None else self.updates.state(),
@@ -201,17 +204,19 @@ class Server:
 
     def _load_rule(self, saved: Mapping[str, Any]) -> None:
         self.average = None if saved["average"] is None else saved["average"].to(self.device)
-        self.state = saved["state"]
+        self.state, self.first_step = saved["state"], saved.get("first_step", 0)
         self.vectors = {name: vector.to(self.device) for name, vector in saved["vectors"].items()}
 
-    def inherit(self, saved: Mapping[str, Any], *, same_rule: bool) -> None:
+    def inherit(self, saved: Mapping[str, Any], step: int, *, same_rule: bool) -> None:
         """Take over the model of a server of another spec, and its updates if this server's rule or selector keeps any.
 
-        The rule's own state carries over for the `same_rule` alone.
+        The rule's own state carries over for the `same_rule` alone; another rule begins at `step`.
         """
         self._load_model(saved)
         if same_rule:
             self._load_rule(saved)
+        else:
+            self.first_step = step
         if self.algorithm.needs.memory:
             any_loss = not self.algorithm.needs.losses
             self.history.inherit(saved["history"], lambda notes: any_loss | np.isfinite(notes["loss"]))
@@ -453,6 +458,7 @@ class Server:
             participations=self.participations[clients],
             online=np.isin(clients, arrivals.online),
             step=arrivals.step,
+            first_step=self.first_step,
             n_clients=self.spec.n_clients,
             total_samples=self.spec.total_samples,
             n_seen=n_seen,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import RunError
+from fedsim.training.job import update_norm
 
 if TYPE_CHECKING:
     import torch  # a configuration is read without it
@@ -68,7 +69,9 @@ def screen(screening: UpdateScreening, arrivals: StepInput, rows: Rows) -> Scree
         raise RunError(f"{_named(arrivals, i)} {_not_finite(rows[i])}; [bad_updates] policy is 'stop'")
     if screening.limit is None:
         return Screened(rows, finite)
-    norms = np.array([_norm(row) if ok else np.inf for row, ok in zip(rows, finite.tolist(), strict=True)])
+    norms = np.array(
+        [update_norm(row) if ok else np.inf for row, ok in zip(rows, finite.tolist(), strict=True)]
+    )
     long = finite & (norms > screening.limit)
     if not long.any():
         return Screened(rows, finite)
@@ -90,7 +93,7 @@ def _too_long(arrivals: StepInput, i: int, norms: NDArray[np.float64], limit: fl
 
 def diverged(problem: str, step: int, rule: str, clients: Ints, rows: Rows) -> RunError:
     """Return the error for a step whose result is not finite although its rows [m] x [P] are."""
-    norms = np.array([_norm(row) for row in rows])
+    norms = np.array([update_norm(row) for row in rows])
     i = int(np.argmax(norms))
     return RunError(
         f"step {step}, rule {rule!r}: {problem}; the longest update of the step is client {clients[i]}'s, with norm "
@@ -109,8 +112,3 @@ def _not_finite(row: torch.Tensor) -> str:
         return "came with a vector that is not finite"
     first = int(bad[0])
     return f"is not finite: entry {first} is {float(row[first])}, one of {len(bad)} such entries out of {len(row)}"
-
-
-def _norm(row: torch.Tensor) -> float:
-    # A new tensor in float64: neither overflow nor the row's alignment in memory changes the last bit.
-    return float(row.double().norm())

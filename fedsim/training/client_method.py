@@ -151,6 +151,8 @@ class ClientMethod:
     """Name of the aggregation rule that the method is one half of, without which it is refused; empty for any rule."""
     passes: Callable[[int], float] = float
     """Maps the configured epochs to the passes over the training samples that a job costs in virtual time."""
+    most_steps: int | None = None
+    """Most minibatches that an update comes from, as the rule learns; None: those of the configured epochs."""
 
     def __post_init__(self) -> None:
         arguments.check("a client method's train", self.train, Callable[..., Any] | None)

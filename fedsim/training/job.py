@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch  # a configuration is read without it
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -148,3 +152,9 @@ class Reports:
     def part(self, which: slice | NDArray[np.generic]) -> Reports:
         """Return the reports `which`."""
         return Reports(*(getattr(self, f.name)[which] for f in fields(self)))
+
+
+def update_norm(row: torch.Tensor) -> float:
+    """Return the norm of an update [P], in float64, with which a limit on updates is compared."""
+    # A new tensor: neither overflow nor the row's alignment in memory changes the last bit.
+    return float(row.double().norm())

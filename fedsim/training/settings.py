@@ -63,6 +63,8 @@ class WorkbenchSpec:
     adversaries: tuple[Adversary, ...] = ()
     attack_seed: int | None = None
     """Seed of what attacks draw; None: `seed`."""
+    longest: float | None = None
+    """Norm above which the server leaves an update out; None: it leaves out none for its length."""
 
     def method(self) -> ClientMethod:
         """Build the client method, which keeps a vector from job to job also if an attack needs it.

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsim.data.federated_data import FederatedData
+from fedsim.training.attack import rememberers
 from fedsim.training.attacked_jobs import Attackers, Jobs, Kept, Results
 from fedsim.training.client_method import Trained, checked, checked_vector
-from fedsim.training.job import Cohort, Job, Report, Reports
+from fedsim.training.job import Cohort, Job, Report, Reports, update_norm
 from fedsim.training.loaded_model import LoadedModel, Scores, joined
 from fedsim.training.local_sgd import ClientTools, Descent
 from fedsim.training.minibatches import groups, job_losses
@@ -33,6 +34,8 @@ class Workbench(LoadedModel):
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
         super().__init__(spec, data)
         self.method = spec.method()
+        self._keeps = self.method.keeps and not rememberers(spec.adversaries)
+        """Whether the method keeps state; a memory for an attack holds what the client meant to send, used or not."""
         sgd = spec.sgd
         samples = sgd.batch_size, sgd.augment, sgd.loss_samples
         self._before_is_training = (
@@ -96,14 +99,25 @@ class Workbench(LoadedModel):
     ) -> Results:
         """Train each job from its start [P] into its row of `rows` [k, P]; `kept` is as in `work`.
 
-        Rows and reports are the ones that clients send, after the attacks of adversaries.
+        Rows and reports are the ones that clients send, after the attacks of adversaries. Clients keep what they kept
+        before where the server leaves the update out, as not finite or too long.
         """
         jobs = Jobs(cohort, starts, rows, kept or [None] * len(cohort))
         train = self._one_by_one if self._side_by_side is None else self._in_groups
         with rounding(self.sgd.precision, self.device):
             if self._attackers is None:
-                return train(jobs)
-            return self._attackers.train(train, self._relabel, jobs)
+                reports, after = train(jobs)
+            else:
+                reports, after = self._attackers.train(train, self._relabel, jobs)
+        if self._keeps:
+            used = [self._is_used(*sent) for sent in zip(rows, reports.finite.tolist(), strict=True)]
+            after = [new if use else old for new, old, use in zip(after, jobs.kept, used, strict=True)]
+        return reports, after
+
+    def _is_used(self, row: Tensor, finite: bool) -> bool:
+        """Return whether the server can use what a client sends, [columns]."""
+        longest = self.spec.longest
+        return finite and (longest is None or update_norm(row[: len(self.flat)]) <= longest)
 
     def _relabel(self, y: Tensor) -> None:
         """Train on the labels `y` [N] from now on."""

@@ -17,6 +17,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool
+from fedsim.records.checkpoint import checkpoints, read
 from fedsim.runs.build import prepare
 from fedsim.runs.fork import fork
 from fedsim.runs.resume import resume
@@ -293,6 +294,17 @@ def test_a_run_tells_fednova_the_momentum_and_the_steps_that_clients_did() -> No
     assert seen == [3 * per_epoch[0], 2 * per_epoch[1], per_epoch[2]]
 
 
+def test_fedprox_as_released_tells_fednova_of_the_one_step_that_it_takes() -> None:
+    spec = prepare(
+        small(
+            algorithm={"name": "fednova"},
+            client={"name": "fedprox", "form": "released"},
+            train={"batch_size": 10, "epochs": 3},
+        )
+    )
+    assert spec.plan.costs.steps_done(np.arange(12), np.ones(12)).tolist() == [1] * 12
+
+
 # in runs
 
 
@@ -392,3 +404,95 @@ def test_a_fork_to_scaffold_starts_without_control_variates(tmp_path: Path) -> N
     child = fork(parent.folder, at=3, sets=sets, name="child", out=tmp_path / "c", workers=0)
     assert child.status == "done"
     assert child.digest != parent.digest
+
+
+def apart(folder: Path, name: str) -> float:
+    """Return how far the server's vector is from what clients keep, whose mean it is by both papers, in shares of it.
+
+    SCAFFOLD: c = 1/K Σ c_k. FedDyn: h = -1/K times the sum of what the clients keep.
+    """
+    trainer = read(checkpoints(folder)[-1].path)["trainer"]
+    vector = trainer["server"]["vectors"]["control" if name == "scaffold" else "moved"]
+    mean = sum(kept.double() for kept in trainer["kept"]) / len(trainer["server"]["participations"])
+    assert mean.norm() > 0
+    return float((vector - (mean if name == "scaffold" else -mean)).norm() / mean.norm())
+
+
+SAVED = {"checkpoint": {"every_steps": 4, "keep": "all"}, "stop": {"steps": 8}}
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"bad_updates": {"limit": 1.3}},
+        {"adversary": {"name": "nan", "clients": [0, 1, 2, 3], "chance": 0.5}},
+        {"pacing": {"preset": "overselect", "clients": 3, "extra": 2}},
+    ],
+)
+def test_the_server_follows_what_clients_keep(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    config = two_halves(name, **SAVED, **changes)
+    folder = run(config, tmp_path).folder
+    left_out = pq.read_table(folder / "steps.parquet")["nonfinite"].to_numpy().sum()
+    assert (left_out > 0) == ("bad_updates" in changes or "adversary" in changes)
+    assert apart(folder, name) < 1e-5
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_actors_too_keep_nothing_of_an_update_that_is_too_long(
+    name: str, two_workers: RayPool, tmp_path: Path
+) -> None:
+    config = two_halves(name, **SAVED, bad_updates={"limit": 1.3})
+    digests = {run(config, tmp_path / str(where), workers=where).digest for where in (0, two_workers)}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("scaffold", "algorithm.server_lr=0.5"),
+        ("scaffold", "train.lr=0.04"),
+        ("feddyn", "client.alpha=0.1"),
+        ("feddyn", "train.lr=0.04"),
+    ],
+)
+def test_a_fork_of_a_method_keeps_both_halves_or_none(name: str, change: str, tmp_path: Path) -> None:
+    parent = run(two_halves(name, **SAVED), tmp_path / "p")
+    child = fork(parent.folder, at=4, sets=[change], name="child", out=tmp_path / "c", workers=0)
+    assert child.digest != parent.digest
+    assert apart(child.folder, name) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "scaffold",
+            {
+                "algorithm": {"name": "scaffold", "wrap": [{"name": "with_absent"}]},
+                "pacing": {"preset": "sync", "clients": 4, "deadline": "2min", "late": "history"},
+            },
+            "pacing.late: rule 'scaffold' receives vectors .*: expected 'drop' or 'keep', found 'history'",
+        ),
+        (
+            "feddyn",
+            {"algorithm": {"name": "feddyn", "wrap": [{"name": "discounted"}]}},
+            "rule 'feddyn' follows what clients keep .*: leave out the wrappers",
+        ),
+        (
+            "feddyn",
+            {"algorithm": {"name": "feddyn", "rows": "current"}, "pacing": FEDBUFF},
+            "algorithm.rows: rule 'feddyn' follows .*: expected 'start', found 'current'",
+        ),
+        (
+            "feddyn",
+            {"bad_updates": {"policy": "clip", "limit": 1.0}},
+            "bad_updates.policy: rule 'feddyn' follows .*: expected 'skip_and_record' or 'stop', found 'clip'",
+        ),
+    ],
+)
+def test_what_would_part_the_halves_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        prepare(small(**{"algorithm": {"name": name}, "client": {"name": name}} | changes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.common.errors import RunError
+from fedsim.server.rule import Stack
+from fedsim.server.rule_factory import build_rule
 from fedsim.server.server import Server, ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Reports
@@ -38,12 +41,18 @@ def cohorts(seed: int, steps: int, twice: bool = False) -> list[Step]:
     return made
 
 
-def run(rule: str, made: list[Step], **options: Any) -> list[Rows]:
-    """Return the direction of each step of a server; the clients of a step may have several updates."""
+def run(rule: str, made: list[Step], first: int = 0, **options: Any) -> list[Rows]:
+    """Return the direction of each step of a server; the clients of a step may have several updates.
+
+    With `first` the server takes over from one with another rule at this step.
+    """
     spec = ServerSpec(rule, options, K, int(SAMPLES.sum()), K + 1, [(0, 2), (2, P)])
     server = Server(spec, torch.zeros(P, dtype=torch.float64))
+    if first:
+        parent = Server(replace(spec, rule="fedavg", options={}), server.params)
+        server.inherit(parent.save(), first, same_rule=False)
     directions, before = [], server.params
-    for step, (clients, rows) in enumerate(made):
+    for step, (clients, rows) in enumerate(made, start=first):
         who = np.array(clients)
         given = StepInput(
             step, who, np.zeros_like(who), SAMPLES[who], reports=Reports.nothing(len(who)), online=who
@@ -150,6 +159,34 @@ def test_a_rule_takes_the_steps_of_its_paper(
         assert_same(ours, theirs, 1e-8)
 
 
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        ("fedau", {}),
+        ("fedau", {"cutoff": 3}),
+        ("debiased", {"rate": "count"}),
+        ("debiased", {"rate": "intervals", "beta": 0.5}),
+        ("fedstale", {"rate": "count"}),
+        ("fedawe", {"start": "current"}),
+        ("fedlaavg", {}),
+    ],
+)
+def test_a_rule_that_takes_over_in_a_fork_counts_participation_from_there(
+    rule: str, options: dict[str, Any]
+) -> None:
+    made = cohorts(4, 25)
+    for later, whole in zip(run(rule, made, first=100, **options), run(rule, made, **options), strict=True):
+        assert_same(later, whole, 1e-12)
+
+
+def test_what_a_rule_counts_from_its_first_step_outlives_a_checkpoint() -> None:
+    spec = ServerSpec("fedau", {}, K, int(SAMPLES.sum()), K + 1, [(0, P)])
+    servers = [Server(spec, torch.zeros(P)) for _ in range(2)]
+    servers[0].inherit(servers[0].save(), 100, same_rule=False)
+    servers[1].load(servers[0].save())
+    assert [server.first_step for server in servers] == [100, 100]
+
+
 @pytest.mark.parametrize("options", [{}, {"divisor": "seen"}])
 def test_ca2fl_counts_the_last_of_a_client_s_updates(options: dict[str, Any]) -> None:
     made = cohorts(3, 25, twice=True)
@@ -241,6 +278,52 @@ def test_the_adaptive_beta_minimises_the_estimated_variance() -> None:
     assert variance(found) <= min(variance(found - 0.01), variance(found + 0.01))
     opposite = combine("debiased", np.concatenate([FRESH, -FRESH]), **given)
     assert opposite.diagnostics["beta"] == 0.0, "an update that points the other way is of no use"
+
+
+ADAPTIVE: dict[str, Any] = {"rate": "known", "beta": "adaptive", "least_rate": 0.0}
+
+
+def adapted(rows: Rows, clients: list[int], m: int, **given: Any) -> float:
+    """Return the β of m present rows and as many replaced ones as there are others."""
+    ages = [0] * m + [1] * (len(rows) - m)
+    options = ADAPTIVE | given.pop("options", {})
+    found = combine(
+        "debiased",
+        rows,
+        losses=None,
+        clients=clients,
+        ages=ages,
+        n_clients=3,
+        inclusion=RATES[clients],
+        options=options,
+        **given,
+    )
+    return float(found.diagnostics["beta"])
+
+
+def test_normalising_leaves_the_adaptive_beta_as_it_is() -> None:
+    held = FRESH * np.array([[0.9], [0.5], [1.2]])
+    rows, clients = np.concatenate([FRESH, held]), [0, 1, 2, 0, 1, 2]
+    assert adapted(rows, clients, 3, options={"normalise": True}) == adapted(rows, clients, 3) > 0
+
+
+def test_the_adaptive_beta_is_that_of_rescaled_updates() -> None:
+    """An update of 20 steps ago that equals the new one but for the learning rate then replaces it whole."""
+    lr_decay, old = 0.9, 20
+    rows, one = np.array([FRESH[0], FRESH[0] / lr_decay**old]), np.array([1, 1])
+    stack = Stack(
+        grams=(rows @ rows.T)[None], losses=one, m=1, clients=one, n_samples=one, ages=np.array([0, old]),
+        staleness=0 * one, participations=one, online=one > 0, step=old, n_clients=3, total_samples=3, n_seen=1,
+        lr_decay=lr_decay, inclusion=RATES[one], replaced=1,
+    )  # fmt: skip
+    rule = build_rule("debiased", ADAPTIVE | {"rescale": True})
+    assert rule.weigh(stack, rule.init())[0].diagnostics["beta"] == pytest.approx(1.0)
+
+
+def test_the_adaptive_beta_takes_the_mean_of_a_client_s_updates() -> None:
+    e1, e2 = np.eye(P)[:2]
+    found = {adapted(np.array([*pair, e1]), [1, 1, 1], 2) for pair in ([e1, e2], [e2, e1])}
+    assert found == {0.5}
 
 
 def test_normalised_weights_add_up_to_one() -> None:

@@ -279,7 +279,7 @@ def _of_steps(rule: str, options: dict[str, Any], wrap: list[tuple[str, dict[str
             participations=draws.integers(1, 9, n),
             losses_after=draws.uniform(0.1, 1, n),
             accuracies_after=draws.uniform(0.1, 1, n),
-            blocks=[2, 4, 3, 3],
+            blocks=[1, 5, 3, 3],
             local_steps=draws.integers(2, 9, n),
             options=options,
             wrap=wrap,

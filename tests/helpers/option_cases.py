@@ -334,10 +334,15 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "discounted": {"staleness": "constant", "a": 0.7, "b": beside(2.0, staleness="hinge")},
         "external": {"tau": 2},
         "layerwise": {
-            "merging": Beside(False, {"zero_tolerance": 0.5, "rule.name": "fedmgda"}),
+            "merging": Beside(False, {"rule.name": "fedmgda"}),
             "zero_tolerance": Beside(0.5, {"rule.name": "fedmgda"}),
         },
-        "server_opt": {"kind": "adam", "lr": 0.5, "betas": [0.5, 0.9], "tau": beside(0.1, kind="adam")},
+        "server_opt": {
+            "kind": "adam",
+            "lr": 0.5,
+            "betas": beside([0.5, 0.9], kind="adam"),
+            "tau": beside(0.1, kind="adam"),
+        },
         "with_absent": {"window": Beside(1, {"stop.steps": 10})},
     },
     "client": {

@@ -43,6 +43,12 @@ def share_of_ties(keys: Floats | Ints, taken: Ints) -> Floats:
     return np.asarray((np.bincount(tie[taken], minlength=tie.max() + 1) / np.bincount(tie))[tie[taken]])
 
 
+def optimistic(values: Floats) -> Floats:
+    """Return the values with the largest known one, or 1, in place of those that are unknown or infinite."""
+    known = np.isfinite(values)
+    return np.where(known, values, values[known].max() if known.any() else 1.0)
+
+
 def proportional(clients: Clients, weights: Floats | Ints, k: int, rng: np.random.Generator) -> Clients:
     """Draw `k` clients one after another without replacement, each time in proportion to the weights left.
 

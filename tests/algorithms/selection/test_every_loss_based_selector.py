@@ -52,8 +52,9 @@ def test_power_of_choice_from_all_depends_on_losses_alone() -> None:
 # In proportion to loss
 
 
-def test_loss_based_draws_in_proportion_with_unknown_as_the_largest() -> None:
-    seen = view(4, last_loss=[1.0, 3.0, NAN, 2.0])
+@pytest.mark.parametrize("unknown", [NAN, np.inf])
+def test_loss_based_draws_in_proportion_with_unknown_as_the_largest(unknown: float) -> None:
+    seen = view(4, last_loss=[1.0, 3.0, unknown, 2.0])
     expected = np.array([1, 3, 3, 2]) / 9
     assert shares(make("loss_based"), seen, 1) == pytest.approx(expected, abs=0.03)
 

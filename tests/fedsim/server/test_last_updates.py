@@ -197,7 +197,7 @@ def test_another_server_inherits_what_there_is(before: str) -> None:
     }
     parent, child = server(**specs[before]), server("fedavg", norms=True, updates=HistoryPlan(2, K))
     played(parent, 6)
-    child.inherit(parent.save(), same_rule=False)
+    child.inherit(parent.save(), 1, same_rule=False)
     reference = server("fedavg", norms=True, updates=PLAN)
     played(reference, 6)
     everybody = np.arange(K)

@@ -347,7 +347,7 @@ def test_of_another_rule_s_rows_those_are_inherited_whose_losses_are_known_if_it
         f"    return stateless(mean, Needs(losses={losses}, memory={memory}))\n"
     )
     after = server(f"{other}:heir")
-    after.inherit(before.save(), same_rule=False)
+    after.inherit(before.save(), 1, same_rule=False)
     assert sorted(after.history.client[after.history.client >= 0].tolist()) == kept
     assert torch.equal(after.params, before.params)
     assert after.participations.tolist() == before.participations.tolist()
@@ -423,7 +423,7 @@ def test_the_state_of_a_rule_is_inherited_by_the_same_rule_alone(same_rule: bool
     before = Server(SPECS["optimiser"], torch.zeros(P))
     before.step(arrivals(0, [1, 2]), list(rows(2)))
     after = Server(SPECS["optimiser"], torch.ones(P))
-    after.inherit(before.save(), same_rule=same_rule)
+    after.inherit(before.save(), 1, same_rule=same_rule)
     assert torch.equal(after.params, before.params)
     assert sorted(after.vectors) == (["first", "second"] if same_rule else [])
 
