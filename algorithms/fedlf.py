@@ -42,7 +42,6 @@ from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Needs, S
 _FAIR_WEIGHTS: dict[str, Callable[[Floats], Floats]] = {
     "gradient": fair_weights,
     "unit": unit_fair_weights,
-    "none": np.zeros_like,
 }
 _GRAM: dict[str, GramLevel] = {"layers": "blocks", "slices": "blocks", "model": "model"}
 _MEMORY = {"window": math.inf, "none": 0, "previous": 1, "all": math.inf}
@@ -67,7 +66,9 @@ def fedlf(
         raise ConfigError('fair_row = "unit" sets a length: expected lengths = "raw", found "equal"')
 
     def weigh(stack: Stack) -> Direction:
-        fair = over_present(stack, _FAIR_WEIGHTS[fair_row](stack.losses[: stack.m]))  # Eq. 5
+        fair = np.zeros(stack.n)
+        if fair_row != "none":  # Eq. 5
+            fair = over_present(stack, _FAIR_WEIGHTS[fair_row](stack.losses[: stack.m]))
         rows = _recent(stack, absent)
         if lengths == "raw":
             rows = longer(stack.gram(), rows, stack.m, zero_tolerance)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 
 class Error(Exception):
@@ -149,3 +149,26 @@ def in_words(message: str) -> str:
     for pydantic_term, toml_term in _WORDS.items():
         message = message.replace(pydantic_term, toml_term)
     return message
+
+
+class Undeclared:
+    """In place of an array that a plug-in did not declare to read: any use but taking a part raises RunError."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __getitem__(self, which: Any) -> Undeclared:
+        return self
+
+    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
+        raise RunError(self._message)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    __array__ = __len__ = __iter__ = __bool__ = __float__ = _refuse
+    __neg__ = __abs__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common.errors import RunError
+from fedsim.common.errors import RunError, Undeclared
 from fedsim.common.rng import Draws, Numbers
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import US
@@ -27,6 +27,11 @@ from fedsim.worlds.world import World
 Floats = NDArray[np.float64]
 
 _ARRIVE, _LOST = int(Kind.ARRIVE), int(Kind.LOST)
+_COLUMNS: dict[Need, tuple[str, ...]] = {
+    "losses": ("last_loss", "last_train_loss", "last_loss_rms", "last_batch_rms"),
+    "accuracy": ("accuracy",),
+}
+"""Columns of the view by what a selector declares to read them."""
 _AGAIN_US = US
 """Shortest time after a loss until the client may be drawn again, unless another event comes first."""
 
@@ -162,8 +167,19 @@ class Dispatcher:
             update_norms=self._asked(trainer.update_norms, "norms", "updates"),
             update_products=self._asked(trainer.update_products, "updates"),
             world=self.world if self.plan.selector.clairvoyant else None,
-            **run_state.client_records.columns(),
+            **run_state.client_records.columns() | self._undeclared(),
         )
+
+    def _undeclared(self) -> dict[str, Any]:
+        """Return the columns of the view that the selector does not declare, so that it cannot take NaN for numbers."""
+        return {
+            name: Undeclared(
+                f'the selector reads view.{name} without declaring it: return it with needs=frozenset({{"{need}"}})'
+            )
+            for need, names in _COLUMNS.items()
+            for name in names
+            if need not in self.plan.selector.needs
+        }
 
     def _asked(self, ask: Callable[[Ints], Floats], *needs: Need) -> Callable[[Ints], Floats]:
         """Return the function that asks the trainer, or one that raises RunError if none of `needs` was declared."""

@@ -97,7 +97,7 @@ class View:
     """[K] staleness of the client's last update that was used, -1 if none was."""
     last_loss: Floats
     """[K] mean training loss that the client reported last (before training if the rule asks for it, else the mean over
-    the samples it trained on); NaN if never, and this and the next three unless the selector declares `losses`."""
+    the samples it trained on); NaN if never. This and the next three are for selectors that declare `losses`."""
     last_train_loss: Floats
     """[K] mean over the samples that that job trained on, each before its step; NaN if never."""
     last_loss_rms: Floats
@@ -105,7 +105,7 @@ class View:
     last_batch_rms: Floats
     """[K] root mean square over the samples of that job's last minibatch only; NaN if never."""
     accuracy: Floats
-    """[K] accuracy at the last evaluation; NaN before, and unless the selector declares that it needs it."""
+    """[K] accuracy at the last evaluation; NaN before. Only for selectors that declare `accuracy`."""
     step_us: int
     """Virtual time of the last server step, 0 before the first."""
     buffer: int

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError
+from fedsim.common.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     import torch
@@ -44,8 +44,8 @@ class Stack:
     """G: [L, n, n] inner products of the rows, block by block; [0, n, n] if the rule declared `gram="none"`,
     [1, n, n] if it declared `"model"`."""
     losses: Floats
-    """F: [n] mean training loss of the client at the model that the row started from, before training; NaN unless the
-    rule declared `losses`. Remembered rows keep the loss that came with them."""
+    """F: [n] mean training loss of the client at the model that the row started from, before training; only for rules
+    that declare `losses`. Remembered rows keep the loss that came with them."""
     m: int
     """Number of present rows, at least 1."""
     clients: Ints
@@ -70,9 +70,9 @@ class Stack:
     """Distinct clients from which the server received an update before this step, including late ones that are
     remembered."""
     losses_after: Floats | None = None
-    """[n] mean training loss of the client's own trained model; None unless the rule declared `after`."""
+    """[n] mean training loss of the client's own trained model; only for rules that declare `after`."""
     accuracies_after: Floats | None = None
-    """[n] training accuracy (a fraction) of the client's own trained model; None unless the rule declared `after`."""
+    """[n] training accuracy (a fraction) of the client's own trained model; only for rules that declare `after`."""
     lr_decay: float = 1.0
     """Factor on the clients' learning rate per server step."""
     local_steps: Ints | None = None
@@ -100,7 +100,10 @@ class Stack:
     def gram(self) -> Floats:
         """Return the [n, n] Gram matrix of the whole model, the sum over blocks."""
         if not len(self.grams):
-            raise ValueError('this rule declared Needs(gram="none") and asked for the Gram matrix')
+            raise RunError(
+                f"step {self.step}: the rule asks for inner products without declaring them: return "
+                'Needs(gram="model") with it, or "blocks" for those of each layer'
+            )
         return np.asarray(self.grams.sum(axis=0))
 
     def rates(self, lr: float) -> Floats:
@@ -159,13 +162,16 @@ class Needs:
     """What a rule reads of a Stack; the simulator computes nothing else."""
 
     gram: GramLevel = "none"
+    """The inner products of the rows, `Stack.grams`."""
     losses: bool = False
+    """The clients' losses before training, `Stack.losses`."""
     memory: float = 0
     """Largest age of a remembered row, in steps: 0 for none, `math.inf` for the last update of every client."""
     scale_free: bool = False
     """The rule divides each row by its norm first, so that scaling a row changes nothing."""
     after: bool = False
-    """Loss and accuracy of the trained local model on the client's training set."""
+    """Loss and accuracy of the trained local model on the client's training set, `Stack.losses_after` and
+    `Stack.accuracies_after`."""
     slices: bool = False
     """Blocks are equal slices of the parameters, as many as the model has layers, instead of the layers."""
     search: bool = False

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from fedsim.common import plugins
-from fedsim.common.errors import RunError, described
+from fedsim.common.errors import RunError, Undeclared, described
 from fedsim.server.rule import (
     Algorithm,
     Columns,
     Direction,
     Floats,
     LineSearch,
+    Needs,
     Stack,
     State,
     StepFacts,
@@ -46,8 +48,8 @@ def initial_state(algorithm: Algorithm, rule: str) -> State:
 
 def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
     """Let the rule named `rule` weigh a stack. Raises RunError if it does not return weights for the stack's rows."""
-    result: Any = algorithm.weigh(stack, state)
     where = f"step {stack.step}, rule {rule!r}"
+    result: Any = algorithm.weigh(_declared(stack, algorithm.needs, where), state)
     if isinstance(result, Direction):
         raise RunError(
             f"{where}: expected a Direction and the next state, found the Direction alone; a rule that remembers "
@@ -70,6 +72,20 @@ def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[
     _check_gaps(direction, algorithm, stack.m, where)
     _check_rest(direction, where)
     return direction, after
+
+
+def _declared(stack: Stack, needs: Needs, where: str) -> Stack:
+    """Return the stack without what the rule does not declare, so that it cannot take NaN for numbers."""
+    hidden = {
+        name: Undeclared(f"{where}: it reads {name} without declaring it: return Needs({need}=True) with it")
+        for need, declared, names in (
+            ("losses", needs.losses, ("losses",)),
+            ("after", needs.after, ("losses_after", "accuracies_after")),
+        )
+        for name in names
+        if not declared
+    }
+    return replace(stack, **cast(dict[str, Any], hidden)) if hidden else stack
 
 
 def _check_weights(direction: Direction, stack: Stack, where: str) -> None:
@@ -180,11 +196,3 @@ def weights_in_sum(algorithm: Algorithm, direction: Direction) -> Floats:
     """Return the weights of the rows in the direction; NaN for rows that a rule combines column by column."""
     weights = np.asarray(direction.weights, dtype=np.float64)
     return weights if algorithm.columns is None else np.where(weights == 0.0, 0.0, np.nan)
-
-
-def weights_not_finite(algorithm: Algorithm) -> str:
-    """Describe weights that are not finite, and mention losses that the rule read without declaring them."""
-    undeclared = (
-        "" if algorithm.needs.losses else " (a rule without Needs(losses=True) is given NaN for losses)"
-    )
-    return f"weights that are not finite{undeclared}"

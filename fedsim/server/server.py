@@ -38,7 +38,6 @@ from fedsim.server.rule_check import (
     initial_state,
     weigh,
     weights_in_sum,
-    weights_not_finite,
 )
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.step_input import StepInput
@@ -484,5 +483,5 @@ class Server:
             message = f"step {stack.step}, rule {self.spec.rule!r}, clients {clients}: {error}"
             raise SolverError(message, error.matrix) from error
         if not np.isfinite(direction.weights).all():
-            raise self._diverged(weights_not_finite(self.algorithm), stack, rows)
+            raise self._diverged("weights that are not finite", stack, rows)
         return direction, state

@@ -76,8 +76,12 @@ ALWAYS = {"scenario": "always_on", "horizon": "2h"}
         ("[1.0] * s.n", "expected a Direction, found list"),
         ("None", "expected a Direction, found NoneType"),
         (
+            "Direction(np.full(s.n, np.nan))",
+            "step 0, rule '.*mine': weights that are not finite; the longest update",
+        ),
+        (
             "Direction(s.losses)",
-            r"not finite \(a rule without Needs\(losses=True\) is given NaN for losses\)",
+            r"step 0, rule '.*mine': it reads losses without declaring it: return Needs\(losses=True\) with it",
         ),
     ],
 )

@@ -199,3 +199,37 @@ def test_who_declared_updates_may_ask_for_norms() -> None:
         return view.candidates[:k]
 
     play(trace_of([1.0, 2.0]), plan(sync(2), 2, stateless(select, needs=frozenset({"updates"}))))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda view: np.nan_to_num(view.last_loss[view.candidates], nan=1e9),
+        lambda view: np.argsort(-view.last_train_loss[view.candidates]),
+        lambda view: view.last_loss_rms.max(),
+        lambda view: view.candidates * view.last_batch_rms[view.candidates],
+        lambda view: view.accuracy[view.candidates] < 50,
+        lambda view: list(view.accuracy),
+        lambda view: np.isnan(view.last_loss),
+    ],
+)
+def test_who_did_not_declare_losses_or_accuracy_cannot_read_them(read: Any) -> None:
+    def select(view: View, k: int, rng: np.random.Generator) -> Clients:
+        read(view)
+        return view.candidates[:k]
+
+    message = r'the selector reads view\.\w+ without declaring it: return it with needs=frozenset\(\{"(losses|acc.*)"'
+    with pytest.raises(RunError, match=message):
+        event_loop_of(select)
+    event_loop_of(select, needs=frozenset({"losses", "accuracy"}))
+
+
+def event_loop_of(select: Any, **declared: Any) -> None:
+    """Run two steps of three clients with a selector."""
+    plan = plan_of(sync(2), 3, Stop(steps=2), selector=stateless(select, **declared))
+    run_state = RunState(3)
+    loop = EventLoop(
+        World(trace_of([1, 1, 1]), 3), plan, StrictTrainer(), Jobs(run_state.job_table), run_state
+    )
+    for _ in loop.instants():
+        pass

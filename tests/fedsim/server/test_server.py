@@ -737,3 +737,36 @@ def test_a_rule_needs_nothing_that_it_does_not_declare() -> None:
         "gradients": False,
         "replaced": False,
     }
+
+
+@pytest.mark.parametrize("wrap", [[], [{"name": "with_absent"}]])
+@pytest.mark.parametrize(
+    ("body", "field", "needs"),
+    [
+        ("return Direction(1.0 * np.argsort(-stack.losses))", "losses", "losses=True"),
+        ("return Direction(np.ones(stack.n) * stack.losses)", "losses", "losses=True"),
+        ("return Direction(stack.losses / stack.losses.sum())", "losses", "losses=True"),
+        ("return Direction(np.where(stack.losses > 1, 1.0, 0.0))", "losses", "losses=True"),
+        ("return Direction(np.nan_to_num(stack.losses[:]))", "losses", "losses=True"),
+        ("return Direction(stack.losses_after)", "losses_after", "after=True"),
+        ("return Direction(stack.accuracies_after**2)", "accuracies_after", "after=True"),
+    ],
+)
+def test_a_rule_cannot_read_what_it_does_not_declare(
+    tmp_path: Path, body: str, field: str, needs: str, wrap: list[dict[str, Any]]
+) -> None:
+    """Undeclared losses are NaN, which a rule that sorts or compares would take for numbers."""
+    spec = ServerSpec(a_rule(tmp_path, body), {}, 10, 100, 4, BLOCKS, wrap=wrap)
+    message = rf"step 0, rule '.*own': it reads {field} without declaring it: return Needs\({needs}\) with it"
+    with pytest.raises(RunError, match=message):
+        Server(spec, torch.zeros(P)).step(arrivals(0, [1, 2]), list(rows(2)))
+    declared = replace(spec, rule=a_rule(tmp_path, body, needs, name="other"))
+    told = Report(loss_before=1.0, loss_after=0.5, accuracy_after=0.5)
+    heard = replace(arrivals(0, [1, 2]), reports=Reports.of([told, told]))
+    Server(declared, torch.zeros(P)).step(heard, list(rows(2)))
+
+
+def test_a_rule_without_inner_products_is_told_how_to_declare_them(tmp_path: Path) -> None:
+    rule = a_rule(tmp_path, "return Direction(stack.gram().sum(axis=0))")
+    with pytest.raises(RunError, match=r'step 0: .* inner products .*: return Needs\(gram="model"\) with it'):
+        Server(ServerSpec(rule, {}, 10, 100, 4, BLOCKS), torch.zeros(P)).step(arrivals(0, [1]), list(rows(1)))
