@@ -76,9 +76,12 @@ def _outlived(run: Run) -> str:
     return f"ran for {hours(run.virtual_us)} in a world of {hours(horizon_us)}"
 
 
+def _learned_nothing(run: Run) -> str:
+    warning = run.manifest.get("warning")
+    return f"says nothing about learning ({warning})" if warning else ""
+
+
 def _nonfinite(run: Run) -> str:
-    if warning := run.manifest.get("warning"):
-        return f"says nothing about learning ({warning})"
     left_out = word_counts(run.jobs["status"]).get("nonfinite", 0)
     return f"left out {left_out:,} updates that were not finite or too long" if left_out else ""
 
@@ -130,6 +133,7 @@ def hours(time_us: int) -> str:
 _CHECKS: tuple[tuple[Callable[[Run], str], str], ...] = (
     (_incomplete, "are not complete"),
     (_never_evaluated, "were never evaluated"),
+    (_learned_nothing, "say nothing about learning"),
     (_nonfinite, "left out updates that were not finite or too long"),
     (_outlived, "were longer than their worlds"),
     (_early, "ended early"),

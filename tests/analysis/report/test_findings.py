@@ -199,6 +199,15 @@ def test_extreme_weights_and_updates_left_out_are_counted(tmp_path: Path) -> Non
     assert "5 of 5 runs have steps with a weight above 10,000" in said(*folders)["doubts"]
 
 
+def test_runs_without_an_accuracy_and_updates_left_out_are_counted_apart(tmp_path: Path) -> None:
+    left_out = {"jobs": jobs_table(dispatch_us=np.zeros(1), end_us=np.ones(1), status=["nonfinite"])}
+    folders = [run_of(tmp_path / f"w{i}", accuracy(), warning="accuracy is no number") for i in range(4)]
+    folders += [run_of(tmp_path / f"m{i}", accuracy(), tables=left_out) for i in range(5)]
+    doubts = said(*folders)["doubts"]
+    assert "4 of 9 runs say nothing about learning" in doubts
+    assert "5 of 9 runs left out updates that were not finite or too long" in doubts
+
+
 def test_runs_that_did_different_amounts_of_work_are_doubted(tmp_path: Path) -> None:
     def ended(name: str, hours: int, steps: int) -> Path:
         table = {"steps": steps_table(time_us=np.arange(steps))}
