@@ -125,16 +125,19 @@ def against(base: str, level: float | None, few: str = _FEW_CLIENTS, unit: str =
     )
 
 
-def least_participation(run: Run, last: int = 1) -> dict[str, tuple[Floats, Floats]]:
+def least_participation(
+    run: Run, split: str | None = None, last: int = 1
+) -> dict[str, tuple[Floats, Floats]]:
     """Return the accuracy of the quarter of clients that takes part least, and that of all others, in percent.
 
-    Accuracies are means over the `last` evaluations.
+    Accuracies are means over the `last` evaluations on a split (default: the run's).
 
-    One pair for each measure of `PARTICIPATION` that is known and not the same for all clients. Clients with equal
-    values stay together. Empty if the run was not evaluated or its world cannot be read: sections of the report say so.
+    One pair for each measure of `PARTICIPATION` that is known and not the same for all clients; none for unseen
+    clients, which never take part. Clients with equal values stay together. Empty if the run was not evaluated or its
+    world cannot be read: sections of the report say so.
     """
     try:
-        frame = clients(run, last=last)
+        frame = clients(run, split, last=last)
     except (RunError, TraceError):
         return {}
     accuracy = frame["accuracy_percent"].to_numpy(dtype=np.float64)
@@ -171,8 +174,13 @@ class _Gaps:
         return participation_sentence(found, self.by, counts, _FEW_CLIENTS)
 
 
-def participation_sentence(found: Sequence[Contrast], by: str, counts: set[tuple[int, int]], few: str) -> str:
-    """Return how the clients with least of `by` differ from the others; `counts` are their number and that of all."""
+def participation_sentence(
+    found: Sequence[Contrast], by: str, counts: set[tuple[int, int]], few: str, split: str | None = None
+) -> str:
+    """Return how the clients with least of `by` differ from the others; `counts` are their number and that of all.
+
+    The sentence names `split`, if it is not None.
+    """
     n, k = next(iter(counts))
     least = PARTICIPATION[by][0]
     who = f"the {n} of {k} clients {least}" if len(counts) == 1 else f"the quarter of clients {least}"
@@ -183,7 +191,7 @@ def participation_sentence(found: Sequence[Contrast], by: str, counts: set[tuple
         unconfirmed=f"the rank test does not confirm the difference between {who} and the others with {{these}}",
         few=few,
     )
-    text = told(found, claims)
+    text = f"{'' if split is None else f'on the {split} split, '}{told(found, claims)}"
     return sentence(text[:1].upper() + text[1:])
 
 

@@ -66,7 +66,8 @@ def study_findings(study: Study) -> Iterator[Finding]:
     yield from _interactions(study, metrics[0])
     if contrasts:
         few = _few(min(len(values) for _, values, _ in gaps))
-        yield Finding("participation", participation_sentence(contrasts, by, seen.counts[by], few))
+        text = participation_sentence(contrasts, by, seen.counts[by], few, study.split)
+        yield Finding("participation", text)
     if study.finished:
         each = f"with each {' and '.join(study.axes)}"
         yield Finding("lost work", lost_work({n: together(works) for n, works in seen.works.items()}, each))
@@ -93,7 +94,7 @@ class _Seen:
             run, name = study.afresh(cell), _combination(study, cell)
             seen.works.setdefault(name, []).append(work_of(run))
             seen.examined[cell.name] = examine(run)
-            for by, (group, others) in least_participation(run, study.last).items():
+            for by, (group, others) in least_participation(run, study.split, study.last).items():
                 gap = float(group.mean() - others.mean())
                 if math.isnan(gap):  # a model with weights that are not finite
                     continue

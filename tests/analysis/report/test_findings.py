@@ -324,6 +324,39 @@ def test_a_study_says_what_it_was_asked_and_where(tmp_path: Path) -> None:
     )
 
 
+def evals_of(**accuracy_of: np.ndarray) -> pa.Table:
+    return pa.concat_tables([evals_table(values[None], split=split) for split, values in accuracy_of.items()])
+
+
+def test_participation_in_a_study_is_told_of_the_split_that_it_compares(tmp_path: Path) -> None:
+    """The ten clients without a job are the worst of the test split, and the best of the train split."""
+
+    def made(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table]:
+        worst = np.where(np.arange(K) < 10, 0.2, 0.6) + 0.001 * seed
+        jobs = jobs_table(client=np.arange(10, K), dispatch_us=np.zeros(30), end_us=np.ones(30))
+        return {"evals": evals_of(test=worst, train=1 - worst), "jobs": jobs}
+
+    study = write_study(tmp_path / "s", made, axes={"rule": ["a", "b"]}, seeds=range(1, 13))
+    who = "10 of 40 clients whose updates were used least"
+    assert told(study)["participation"].startswith(f"The {who} end below the others with ")
+    asked = told(study.asked({"split": "train"}))
+    assert asked["accuracy"].startswith("In mean accuracy on the train split, ")
+    assert asked["participation"].startswith(f"On the train split, the {who} end above the others with ")
+
+
+def test_clients_that_never_train_have_no_sentence_on_participation(tmp_path: Path) -> None:
+    def made(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table]:
+        unseen = evals_table(accuracy(seed=seed)[None], split="unseen")
+        away = unseen.set_column(2, "client", pa.array(np.arange(K, 2 * K), pa.int32()))
+        seen = evals_table(accuracy(seed=seed)[None])
+        jobs = jobs_table(client=np.arange(30), dispatch_us=np.zeros(30), end_us=np.ones(30))
+        return {"evals": pa.concat_tables([seen, away]), "jobs": jobs}
+
+    study = write_study(tmp_path / "s", made, axes={"rule": ["a", "b"]}, seeds=[1, 2, 3])
+    assert "participation" in told(study)
+    assert "participation" not in told(study.asked({"split": "unseen"}))
+
+
 def test_every_key_of_a_bare_manifest_may_be_missing(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "a", accuracy(), world=False)
     manifest = json.loads((folder / "manifest.json").read_text())
