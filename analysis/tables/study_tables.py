@@ -56,19 +56,17 @@ def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
 
 
 @arguments.checked
-def study_tables(study: Study | str | Path) -> list[Table]:
-    """Return the results of a study as tables for the terminal; see `study_frames`."""
+def study_tables(study: Study | str | Path) -> Iterator[Table]:
+    """Yield the results of a study as tables for the terminal, those of groups last; see `study_frames`."""
     opened = study if isinstance(study, Study) else open_study(study)
-    tables = []
     for at in points_of(opened):
-        tables.append(_level_table(opened, at))
+        yield _level_table(opened, at)
         if differences := list(_differences(opened, at)):
-            tables.append(difference_table(differences, conditions(opened)))
-        tables += [
-            difference_table(each, conditions(opened), interaction_of(opened, each))
-            for each in by_axis(list(_interactions(opened, at)))
-        ]
-    return tables + (participation_tables(opened) if opened.compare.get("group") else [])
+            yield difference_table(differences, conditions(opened))
+        for each in by_axis(list(_interactions(opened, at))):
+            yield difference_table(each, conditions(opened), interaction_of(opened, each))
+    if opened.compare.get("group"):
+        yield from participation_tables(opened)
 
 
 def metrics_of(study: Study) -> list[str]:

@@ -169,12 +169,14 @@ def _close(outcome: Outcome, again: str) -> None:
     """
     opened, console = analysis.open_study(outcome.folder), Terminal()
     cells = len(opened.cells)
-    for table in _tables(opened) if outcome.done else ():
-        console.print(table)
-    if outcome.failed:
-        console.print(_failures(outcome))
-    digest = f"  digest {opened.digest[:16]}" if opened.digest else ""
-    say(f"study: {outcome.folder}  {outcome.done} of {cells} cells done{digest}")
+    try:
+        for table in _tables(opened) if outcome.done else ():
+            console.print(table)
+    finally:  # clients may lack the column that [compare] groups them by
+        if outcome.failed:
+            console.print(_failures(outcome))
+        digest = f"  digest {opened.digest[:16]}" if opened.digest else ""
+        say(f"study: {outcome.folder}  {outcome.done} of {cells} cells done{digest}")
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     if outcome.failed:
@@ -183,7 +185,7 @@ def _close(outcome: Outcome, again: str) -> None:
         )
 
 
-def _tables(study: analysis.Study) -> list[Table]:
+def _tables(study: analysis.Study) -> Iterable[Table]:
     """Return the study's tables, or those that put it beside a paper if it has `[published]`."""
     return analysis.study_tables(study) if study.published is None else analysis.published_tables(study)
 

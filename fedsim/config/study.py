@@ -18,6 +18,8 @@ from fedsim.common.errors import ConfigError, closest
 from fedsim.config.load import merged
 from fedsim.config.published import PublishedSection
 from fedsim.config.section import Count, RunName, Section, Seed, installed
+from fedsim.data.federated_data import UNSEEN
+from fedsim.engine.record_words import PERSONAL
 
 COLUMNS = (
     "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "detectable", "family", "folder", "from",
@@ -27,6 +29,8 @@ COLUMNS = (
 """Columns of a study's tables, beside those of metrics; an axis is a column too, and needs another name."""
 STUDY_KEYS = ("name", "seed", "arms", "parent")
 """Keys of a run's configuration that the study sets for each run."""
+_GROUPS_OF_UNSEEN = ("label", "labels", "n")
+"""Columns that divide clients which never train, and so have no jobs and no part in the world."""
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _MOST_SEEDS = 100_000
@@ -207,6 +211,7 @@ class StudyConfig(Section):
         if self.compare is not None:
             axis, baseline = self.compare.axis, self.compare.baseline
             yield from self._unknown(axis, "compare.axis", (baseline,), "compare.baseline")
+            yield from _faults_in_group(self.compare)
         if self.tune is not None:
             yield from self._faults_in_tune(self.tune)
         if self.published is not None:
@@ -291,6 +296,16 @@ class StudyConfig(Section):
         """Return the study as nested dictionaries without None or empty values; running it gives the same grid."""
         tables = self.model_dump(mode="json", exclude_none=True)
         return {key: value for key, value in tables.items() if value not in ({}, [], "")}
+
+
+def _faults_in_group(compare: CompareSection) -> Iterable[str]:
+    """Yield a message for a group that the clients of the compared split cannot form."""
+    group, unseen = compare.group, compare.split in (UNSEEN, UNSEEN + PERSONAL)
+    if unseen and group is not None and group not in _GROUPS_OF_UNSEEN:
+        yield (
+            f"compare.group: the clients of split {compare.split!r} never train: expected "
+            f"{', '.join(_GROUPS_OF_UNSEEN)} or none, found {group!r}"
+        )
 
 
 def levels_in(levels: str | tuple[str, ...]) -> tuple[str, ...]:

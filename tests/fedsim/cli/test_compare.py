@@ -138,6 +138,14 @@ def test_groups_are_of_the_split_that_is_compared(tmp_path: Path) -> None:
             assert f"{100 * mean:.0f}" in groups.split()
 
 
+def test_an_unknown_group_costs_no_other_table(studies: list[Path]) -> None:
+    runs = [studies[0] / "runs" / rule / "seed-1" for rule in RULES]
+    for folders, title in ((studies[:1], "difference from fedavg"), (runs, "at equal points")):
+        result = CliRunner().invoke(app, ["compare", *map(str, folders), "--by", "colour"])
+        assert title in " ".join(result.output.split())
+        assert str(result.exception).startswith("clients cannot be grouped by 'colour'")
+
+
 def test_arms_are_compared_with_the_first_or_with_another(
     studies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1056,6 +1056,27 @@ def test_a_split_that_no_run_records_is_refused_before_any_run(split: str, tmp_p
     assert not (tmp_path / "smallest" / "runs").exists()
 
 
+@pytest.mark.parametrize("group", ["availability", "used", "region"])
+def test_groups_that_unseen_clients_do_not_form_are_refused(group: str) -> None:
+    expected = f"expected label, labels, n or none, found '{group}'"
+    for split in ("unseen", "unseen_personal"):
+        message = f"small.toml: compare.group: the clients of split '{split}' never train: {expected}"
+        with pytest.raises(ConfigError, match=message):
+            of_unseen(split=split, group=group)
+    for taken in ({"split": "unseen", "group": "labels"}, {"split": "test", "group": group}):
+        assert of_unseen(**taken).compare is not None
+
+
+def test_an_unknown_group_costs_no_other_table(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--set", *STEPS, "--jobs", 1, "--device", "cpu", "--out", copied.parent)
+    code, out, err = command(capsys, SMALLEST, *options, "--set", "compare.group=colour")
+    assert code == 2
+    assert "mean ± standard deviation over seeds" in " ".join(out.split())
+    assert "difference from fedavg" in out
+    assert "4 of 4 cells done  digest " in out
+    assert "clients cannot be grouped by 'colour'" in err
+
+
 def test_the_split_of_a_comparison_must_be_recorded_by_all_runs(tmp_path: Path) -> None:
     run = read_toml(SMALLEST)["run"]
     levels = {"some": {"task": {"unseen": 2}}, "none": {"task": {"unseen": 0}}}
