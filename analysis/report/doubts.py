@@ -43,7 +43,8 @@ def doubts(examined: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
 
 def still_moving(run: Run) -> float:
     """Return the median change of mean accuracy, in points, between the last evaluations; NaN if there are few."""
-    means = [100 * float(np.nanmean(e.accuracy)) for e in run.evaluations()[-_LAST:] if (e.n > 0).any()]
+    last = run.evaluations()[-_LAST:]
+    means = [100 * float(np.nanmean(e.accuracy)) for e in last if not np.isnan(e.accuracy).all()]
     return float(np.median(np.abs(np.diff(means)))) if len(means) >= _LAST else float("nan")
 
 

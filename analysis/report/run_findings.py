@@ -32,7 +32,7 @@ PARTICIPATION = {
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Runs with the data of the first one that was evaluated, and what keeps the others from being compared."""
+    """Runs with the data of the first one that has an accuracy, and what keeps the others from being compared."""
 
     runs: tuple[Run, ...]
     """The baseline first; all have the same clients."""
@@ -49,7 +49,8 @@ def run_findings(runs: Sequence[Run]) -> Iterator[Finding]:
     others = len(pairing.runs) - 1
     comparisons = (2 * others if others > 0 else 1) + len(gaps.groups)
     if others < 0:
-        yield Finding("accuracy", "No run was evaluated, so nothing can be said about accuracy.")
+        lack = "has an accuracy" if pairing.refused else "was evaluated"
+        yield Finding("accuracy", f"No run {lack}, so nothing can be said about accuracy.")
     elif others == 0:
         yield from _alone(pairing, comparisons)
     else:
@@ -62,27 +63,42 @@ def run_findings(runs: Sequence[Run]) -> Iterator[Finding]:
 
 def _pair(runs: Sequence[Run]) -> Pairing:
     evaluated = [run for run in runs if run.evaluations()]
-    if not evaluated:
-        return Pairing((), (), (), frozenset())
-    base = evaluated[0]
-    last = base.final()
-    measured = last.n > 0
-    chosen, accuracy, refused, worlds = [base], [100 * last.accuracy[measured]], [], set()
-    for run in evaluated[1:]:
+    base = next((run for run in evaluated if not np.isnan(_accuracy(run)).any()), None)
+    if base is None:
+        return Pairing((), (), tuple(map(_without_accuracy, evaluated)), frozenset())
+    chosen, accuracy, refused, worlds = [base], [_accuracy(base)], [], set()
+    for run in evaluated:
+        if run is base:
+            continue
         if run.seed_of("data") != base.seed_of("data"):
             key = "seeds.data" if "seeds" in {*run.config, *base.config} else "seed"
             refused.append(f"{run.label} has another {key} than {base.label} and is not compared")
             continue
         try:
-            worlds.add(compare(base, run).same_world)
+            same_world = compare(base, run).same_world
         except RunError:
             refused.append(
                 f"{run.label} was not evaluated on the clients of {base.label} and is not compared"
             )
             continue
+        last = _accuracy(run, base.split)
+        if np.isnan(last).any():
+            refused.append(_without_accuracy(run))
+            continue
         chosen.append(run)
-        accuracy.append(100 * run.final(base.split).accuracy[measured])
+        accuracy.append(last)
+        worlds.add(same_world)
     return Pairing(tuple(chosen), tuple(accuracy), tuple(refused), frozenset(worlds))
+
+
+def _accuracy(run: Run, split: str | None = None) -> Floats:
+    """Return [K] the final accuracy of each client with samples, in percent; NaN from outputs that are not finite."""
+    last = run.final(split)
+    return 100 * last.accuracy[last.n > 0]
+
+
+def _without_accuracy(run: Run) -> str:
+    return f"{run.label} has no accuracy and is not compared"
 
 
 def _alone(pairing: Pairing, comparisons: int) -> Iterator[Finding]:
@@ -134,14 +150,16 @@ def least_participation(
 
     One pair for each measure of `PARTICIPATION` that is known and not the same for all clients; none for unseen
     clients, which never take part. Clients with equal values stay together. Empty if the run was not evaluated or its
-    world cannot be read: sections of the report say so.
+    world cannot be read, as sections of the report say, or if an accuracy is NaN.
     """
     try:
         frame = clients(run, split, last=last)
     except (RunError, TraceError):
         return {}
     accuracy = frame["accuracy_percent"].to_numpy(dtype=np.float64)
-    groups = {}
+    groups: dict[str, tuple[Floats, Floats]] = {}
+    if np.isnan(accuracy).any():
+        return groups
     for by in PARTICIPATION:
         if by in frame:
             values = frame[by].to_numpy(dtype=np.float64)

@@ -96,8 +96,6 @@ class _Seen:
             seen.examined[cell.name] = examine(run)
             for by, (group, others) in least_participation(run, study.split, study.last).items():
                 gap = float(group.mean() - others.mean())
-                if math.isnan(gap):  # a model with weights that are not finite
-                    continue
                 seen.gaps.setdefault(by, {}).setdefault(name, []).append(gap)
                 seen.counts.setdefault(by, set()).add((len(group), len(group) + len(others)))
         return seen
@@ -194,6 +192,9 @@ def _levels(study: Study, metric: str) -> str:
         return "No run was evaluated, so nothing can be said about accuracy."
     if frame.empty:
         return "No run of the study is done, so nothing can be said about accuracy."
+    frame = frame.dropna(subset=[metric])
+    if frame.empty:
+        return "No run of the study has an accuracy, so nothing can be said about it."
     axes = list(study.axes)
     parts = frame.groupby(axes, sort=False) if axes else [((study.name,), frame)]
     heading, _, unit = heading_of(metric).partition(", ")

@@ -158,6 +158,26 @@ def test_runs_with_other_seeds_clients_or_worlds_are_not_taken_for_equal(tmp_pat
     assert "compared runs met different worlds" in said(first, bare)["doubts"]
 
 
+NAN = np.full(K, np.nan)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_without_an_accuracy_is_not_compared(tmp_path: Path) -> None:
+    lost = run_of(tmp_path / "lost", np.stack([accuracy(), *[NAN] * 6]))
+    first = run_of(tmp_path / "a", accuracy())
+    texts = said(lost, first, run_of(tmp_path / "b", np.stack([NAN, *[accuracy(0.05)] * 5])))
+    assert "is better than a (" in texts["accuracy"]
+    assert "lost has no accuracy and is not compared" in texts["doubts"]
+    assert texts["participation"].startswith(
+        "The 10 of 40 clients least online end below the others with a ("
+    )
+    assert "lost" not in texts["participation"]
+    assert said(first, lost)["accuracy"].startswith("a ends at a mean accuracy of ")
+    for folders in ((lost,), (lost, run_of(tmp_path / "lost too", NAN))):
+        text = said(*folders)["accuracy"]
+        assert text == "No run has an accuracy, so nothing can be said about accuracy."
+
+
 def test_a_difference_within_the_noise_of_evaluations_is_doubted(tmp_path: Path) -> None:
     def restless(shift: float, swing: float, seed: int) -> np.ndarray:
         return np.stack([accuracy(shift + swing * (i % 2), seed=seed) for i in range(9)])
@@ -311,6 +331,20 @@ def test_levels_are_told_where_nothing_is_compared(tmp_path: Path) -> None:
         r"the runs end at \d\d\.\d % \(base, 2 seeds\); there is nothing to compare\.",
         told(study)["accuracy"],
     )
+
+
+def test_seeds_without_an_accuracy_are_not_counted(tmp_path: Path) -> None:
+    def study_without(seeds: set[int]) -> Study:
+        def made(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table]:
+            return {"evals": evals_table((NAN if seed in seeds else accuracy(seed=seed))[None])}
+
+        return write_study(tmp_path / f"without {len(seeds)}", made, axes={"rule": ["a"]}, seeds=[1, 2, 3])
+
+    for seeds, text in (
+        ({2}, " % (a, 2 seeds); there is nothing"),
+        ({1, 2, 3}, "No run of the study has an"),
+    ):
+        assert text in told(study_without(seeds))["accuracy"]
 
 
 def test_a_study_says_what_it_was_asked_and_where(tmp_path: Path) -> None:
