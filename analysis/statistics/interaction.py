@@ -22,13 +22,13 @@ def interactions(
 ) -> list[PairedDifference]:
     """Test whether the differences of a metric from the baseline depend on the level of each other axis.
 
-    For a level a of the compared axis with the baseline 0, and a level b of another axis whose first level with runs is
-    0, the values are by seed `(x_ab - x_0b) - (x_a0 - x_00)`. In the result, `axis`, `level` and `baseline` are those
-    of the other axis, and `others` has a; tests, intervals and the correction (for all interactions of the metric
-    together) are those of `differences`. Two differences of which one has a small p value and the other has not need
-    not differ. Those without a single pair, such as of cells that the study skips, are left out. `at` and `split` are
-    as in `Study.frame`. Raises FolderError for a run with too few evaluations, ConfigError for an unknown metric or
-    point.
+    For a level a of the compared axis with the baseline 0, and a level b of another axis, whose first level at which a
+    level was run beside the baseline is 0, the values are by seed `(x_ab - x_0b) - (x_a0 - x_00)`. In the result,
+    `axis`, `level` and `baseline` are those of the other axis, and `others` has a; tests, intervals and the correction
+    (for all interactions of the metric together) are those of `differences`. Two differences of which one has a small
+    p value and the other has not need not differ. Those without a single pair, such as of cells that the study skips,
+    are left out. `at` and `split` are as in `Study.frame`. Raises FolderError for a run with too few evaluations,
+    ConfigError for an unknown metric or point.
     """
     return interactions_of(study, study.frame([metric], at, split, study.axis()), metric, at)
 
@@ -41,9 +41,10 @@ def interactions_of(
     base = study.baseline(among)
     gains = _gains(study, frame, column)
     compared = replace(study, cells=tuple(cell for cell in study.cells if cell.levels[among] != base))
+    known = gains[gains[column].notna()]
     found: list[PairedDifference] = []
     for axis in study.axes:
-        levels = compared.planned(axis)
+        levels = [level for level in study.axes[axis] if (known[axis] == level).any()]
         if axis == among or len(levels) < 2:
             continue
         other = replace(compared, compare={"axis": axis, "baseline": levels[0], "test": study.test})

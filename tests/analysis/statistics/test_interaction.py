@@ -78,6 +78,25 @@ def test_interactions_without_a_pair_are_left_out(tmp_path: Path) -> None:
     assert {d.family for d in interactions(fewer, "mean_percent")} == {2}
 
 
+def test_interactions_are_with_the_first_level_at_which_the_baseline_ran(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "made", {("fedfv", "churn"): 4.0})
+    when_calm = {"rule": "fedavg", "world": "calm"}
+    without = replace(study, cells=tuple(cell for cell in study.cells if cell.levels != when_calm))
+    failed = replace(
+        study,
+        cells=tuple(
+            replace(cell, status="failed") if cell.levels == when_calm else cell for cell in study.cells
+        ),
+    )
+    for fewer in (without, failed):
+        found = interactions(fewer, "mean_percent")
+        assert [(d.baseline, d.level, d.others["rule"]) for d in found] == [
+            ("night", "churn", rule) for rule in RULES[1:]
+        ]
+        gains = {w: cell(study, rule="fedfv", world=w) - cell(study, rule="fedavg", world=w) for w in WORLDS}
+        np.testing.assert_allclose(found[0].values, gains["churn"] - gains["night"], atol=1e-9)
+
+
 def test_interactions_of_a_part_are_with_its_first_level(tmp_path: Path) -> None:
     study = study_of(tmp_path / "made", {("fedfv", "churn"): 4.0})
     part = replace(study, cells=tuple(cell for cell in study.cells if cell.levels["world"] != "calm"))
