@@ -138,7 +138,10 @@ def _faults_of(orders: Iterable[str], columns: Iterable[str], axes: Axes) -> Ite
         if claim.column not in columns:
             yield _no_column(claim.column, columns)
         yield from _unknown_levels(claim, axes)
-        about |= dict.fromkeys(filter(None, [axis_of(claim, axes)]))
+        if axis := axis_of(claim, axes):
+            about[axis] = None
+            if len(rest_of(claim.groups, axes[axis])) < 2:
+                yield f"expected levels of {axis} that * stands for, found none beside those in {order!r}"
     if len(about) > 1:
         yield f"expected orders of the levels of one axis, found {' and '.join(about)}: make a statement for each"
 
@@ -191,18 +194,23 @@ def parse_claim(text: str) -> Claim:
         raise ValueError(f"expected a column and an order of levels, {_GRAMMAR}, found {text!r}")
     column, order, where = match["column"], match["order"], _where(match["where"], text)
     if same := _SAME.fullmatch(order):
-        pair = tuple((same[side].strip(),) for side in ("first", "second"))
-        return Claim(column, pair, float(same["within"]), where)
+        pair = [(same[side].strip(),) for side in ("first", "second")]
+        return Claim(column, _each_once(pair, text), float(same["within"]), where)
     signs = set(re.findall("[<>=]", order))
     if signs == {"="}:
         raise ValueError(f"expected two levels and by how much they may differ, {_GRAMMAR}, found {text!r}")
     if len(signs) != 1 or "=" in signs:
         raise ValueError(f"expected an order by < or >, not both, {_GRAMMAR}, found {text!r}")
-    groups = [_levels(part, text) for part in re.split("[<>]", order)]
+    groups = _each_once([_levels(part, text) for part in re.split("[<>]", order)], text)
+    return Claim(column, groups if signs == {"<"} else groups[::-1], None, where)
+
+
+def _each_once(groups: Sequence[tuple[str, ...]], text: str) -> tuple[tuple[str, ...], ...]:
+    """Return groups of levels. Raises ValueError for a level that is named twice."""
     named = [level for group in groups for level in group]
     if len(set(named)) < len(named):
         raise ValueError(f"expected each level once, found {text!r}")
-    return Claim(column, tuple(groups if signs == {"<"} else reversed(groups)), None, where)
+    return tuple(groups)
 
 
 def _where(part: str | None, text: str) -> tuple[tuple[str, str], ...]:
@@ -223,7 +231,8 @@ def _levels(part: str, text: str) -> tuple[str, ...]:
 
 
 def rest_of(named: Sequence[tuple[str, ...]], levels: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return groups of levels with `*` replaced by the levels that no group names."""
+    """Return groups of levels with `*` replaced by the levels that no group names; a group without any is left out."""
     used = {level for group in named for level in group}
     others = tuple(level for level in levels if level not in used)
-    return [tuple(x for level in group for x in (others if level == REST else (level,))) for group in named]
+    groups = [tuple(x for level in group for x in (others if level == REST else (level,))) for group in named]
+    return [group for group in groups if group]

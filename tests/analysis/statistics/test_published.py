@@ -64,6 +64,17 @@ def test_an_order_is_tested_pair_by_pair_at_each_level_of_the_other_axes(tmp_pat
     assert (results[0].count("holds"), results[1].count("does not hold")) == (2, 2)
 
 
+def test_a_star_between_the_only_two_levels_leaves_their_pair(tmp_path: Path) -> None:
+    axes = {"rule": ("fedavg", "fedfv"), "softmax": ("one",)}
+    published = {"source": "a paper", "claims": {"order": "mean_percent: fedavg < * < fedfv"}}
+    study = write_study(tmp_path / "two", made, axes=axes, seeds=SEEDS, published=published)
+    (result,) = analysis.claim_results(study)
+    assert [(pair.lower, pair.higher, pair.verdict) for pair in result.pairs] == [
+        ("fedavg", "fedfv", "holds")
+    ]
+    assert len(analysis.published_tables(study)) == 1
+
+
 def test_a_claim_for_some_levels_is_tested_there_alone(tmp_path: Path) -> None:
     orders = ["mean_percent: fedavg > fedfv for softmax=two", "std_percent: fedavg < fedfv"]
     study = study_of(tmp_path, claims={"both": orders, "one": orders[0]})

@@ -101,6 +101,7 @@ def test_levels_behind_for_are_those_of_the_study(text: str, message: str) -> No
         "x: < b",
         "x: a < b < a",
         "x: a <= b",
+        "x: a = a ± 2",
         "x:",
     ],
 )
@@ -121,6 +122,13 @@ def test_levels_that_two_axes_have_belong_to_the_one_that_for_leaves() -> None:
 
 def test_a_star_stands_for_the_levels_that_the_claim_does_not_name() -> None:
     assert rest_of([("b",), ("*",), ("d",)], "abcd") == [("b",), ("a", "c"), ("d",)]
+    assert rest_of([("b",), ("*",), ("d",)], "bd") == [("b",), ("d",)]
+
+
+@pytest.mark.parametrize("claim", ["mean_percent: one < *", "mean_percent: * = one ± 2"])
+def test_a_claim_that_compares_no_levels_is_refused(claim: str) -> None:
+    (fault,) = PublishedSection(source="a paper", claims={"C": claim}).faults_with({"rule": ("one",)})
+    assert fault.startswith("published.claims.C: expected levels of rule that * stands for, found none")
 
 
 def test_values_are_means_with_or_without_a_deviation() -> None:
