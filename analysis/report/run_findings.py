@@ -12,7 +12,7 @@ from fedsim.analysis.opening.run import Run
 from fedsim.analysis.report.document import Finding
 from fedsim.analysis.report.doubts import different_ends, doubts, examine, still_moving
 from fedsim.analysis.report.lost_work import lost_work, work_of
-from fedsim.analysis.report.sentences import Claims, listed, sentence, told
+from fedsim.analysis.report.sentences import FEW_CLIENTS, Claims, listed, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_client, confidence, of_groups, of_tails
 from fedsim.analysis.statistics.fairness import lowest_percent, tail_size
 from fedsim.analysis.statistics.paired import t_interval
@@ -22,7 +22,6 @@ from fedsim.common.errors import RunError, TraceError
 
 _PERCENT = 10
 """The share of clients that counts as worst off."""
-_FEW_CLIENTS = "too few clients for an interval"
 PARTICIPATION = {
     "availability": ("least online", "online"),
     "used": ("whose updates were used least", "used"),
@@ -105,7 +104,7 @@ def _alone(pairing: Pairing, comparisons: int) -> Iterator[Finding]:
     (run,), (accuracy,) = pairing.runs, pairing.accuracy
     k, mean = len(accuracy), float(np.mean(accuracy))
     ends = t_interval(accuracy, confidence(comparisons))
-    around = f"[{ends[0]:.1f}, {ends[1]:.1f}]" if ends else f"({_FEW_CLIENTS})"
+    around = f"[{ends[0]:.1f}, {ends[1]:.1f}]" if ends else f"({FEW_CLIENTS})"
     yield Finding(
         "accuracy", f"{run.label} ends at a mean accuracy of {mean:.1f} % {around} over {k} clients."
     )
@@ -127,14 +126,13 @@ def _compared(pairing: Pairing, comparisons: int) -> Iterator[Finding]:
     yield Finding("worst-off clients", f"{text}{told(tails, against(base, worst))}.")
 
 
-def against(base: str, level: float | None, few: str = _FEW_CLIENTS, unit: str = "points") -> Claims:
+def against(base: str, level: float | None, unit: str = "points") -> Claims:
     """Return what to say of differences from a baseline, whose percentage is `level` if it is to be named."""
     return Claims(
         better="{these} {are} better than {base}",
         worse="{these} {are} worse than {base}",
         unseen="no difference from {base} is seen for {these}",
         unconfirmed="the rank test does not confirm the difference from {base} for {these}",
-        few=few,
         unit=unit,
         base=base,
         level="" if level is None else f"{level:.1f} %",
@@ -189,11 +187,11 @@ class _Gaps:
             return ""
         found = [of_groups(name, *pair, comparisons) for name, pair in self.groups.items()]
         counts = {(len(group), len(group) + len(others)) for group, others in self.groups.values()}
-        return participation_sentence(found, self.by, counts, _FEW_CLIENTS)
+        return participation_sentence(found, self.by, counts)
 
 
 def participation_sentence(
-    found: Sequence[Contrast], by: str, counts: set[tuple[int, int]], few: str, split: str | None = None
+    found: Sequence[Contrast], by: str, counts: set[tuple[int, int]], split: str | None = None
 ) -> str:
     """Return how the clients with least of `by` differ from the others; `counts` are their number and that of all.
 
@@ -207,7 +205,6 @@ def participation_sentence(
         worse=f"{who} end below the others with {{these}}",
         unseen=f"no difference between {who} and the others is seen with {{these}}",
         unconfirmed=f"the rank test does not confirm the difference between {who} and the others with {{these}}",
-        few=few,
     )
     text = f"{'' if split is None else f'on the {split} split, '}{told(found, claims)}"
     return sentence(text[:1].upper() + text[1:])

@@ -10,6 +10,7 @@ from fedsim.analysis.statistics.contrasts import Contrast, Verdict
 _NAMED = 3
 """Most names in one clause; the others are counted."""
 _MOST_DIGITS = 4
+FEW_CLIENTS = "too few clients for an interval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,6 @@ class Claims:
     worse: str
     unconfirmed: str
     unseen: str
-    few: str = "too few observations for an interval"
-    """What to say in place of an interval."""
     unit: str = "points"
     base: str = ""
     level: str = ""
@@ -55,8 +54,17 @@ def difference(contrast: Contrast, claims: Claims) -> str:
     least = 1 if claims.unit == "points" else 3
     fits = (d for d in range(least, _MOST_DIGITS + 1) if all(round(end, d) or not end for end in ends))
     digits = next(fits, _MOST_DIGITS)
-    around = f" [{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]" if ends else f", {claims.few}"
+    around = f" [{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]" if ends else f", {_few(contrast)}"
     return f"{contrast.mean:+.{digits}f} {claims.unit}{around}".replace("-", "−")
+
+
+def _few(contrast: Contrast) -> str:
+    return FEW_CLIENTS if contrast.seeds is None else f"no interval from {seeds(contrast.seeds)}"
+
+
+def seeds(n: int) -> str:
+    """Return a number of seeds, such as `1 seed`."""
+    return f"{n} seed{'s' * (n != 1)}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from fedsim.analysis.report.run_findings import (
     least_participation,
     participation_sentence,
 )
-from fedsim.analysis.report.sentences import Claims, listed, sentence, told
+from fedsim.analysis.report.sentences import Claims, listed, seeds, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_seed
 from fedsim.analysis.statistics.interaction import interactions
 from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
@@ -65,8 +65,7 @@ def study_findings(study: Study) -> Iterator[Finding]:
         yield Finding(topic, _compared(family, chosen, study))
     yield from _interactions(study, metrics[0])
     if contrasts:
-        few = _few(min(len(values) for _, values, _ in gaps))
-        text = participation_sentence(contrasts, by, seen.counts[by], few, study.split)
+        text = participation_sentence(contrasts, by, seen.counts[by], study.split)
         yield Finding("participation", text)
     if study.finished:
         each = f"with each {' and '.join(study.axes)}"
@@ -129,12 +128,12 @@ def _families(study: Study, metrics: Sequence[str]) -> list[list[PairedDifferenc
 def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast], study: Study) -> str:
     first = family[0]
     heading, unit = heading_of_difference(first.metric)
-    alone = len({each.where for each in family}) == 1 and first.metric.endswith("_percent")
-    level = float(first.baseline_values.mean()) if alone else None
-    few = _few(min(each.n for each in family))
+    same_baseline = len({(each.where, each.seeds) for each in family}) == 1
+    is_named = same_baseline and first.metric.endswith("_percent")
+    level = float(first.baseline_values.mean()) if is_named else None
     place = on_split(study.split) + ("" if first.at == "end" else f" {PLACES[first.at]}") + averaged(study)
     words = _WORDS.get(first.metric, f"in {heading}")
-    clauses = told(contrasts, against(first.baseline, level, few, unit))
+    clauses = told(contrasts, against(first.baseline, level, unit))
     return f"{words[:1].upper()}{words[1:]}{place}, {clauses}."
 
 
@@ -170,7 +169,6 @@ def _interaction(
         worse="{these} {are} worse against {base}",
         unseen="no other difference from {base} is seen for {these}",
         unconfirmed="the rank test does not confirm another difference from {base} for {these}",
-        few=_few(min(each.n for each in family)),
         unit=unit,
         base=base,
     )
@@ -199,7 +197,7 @@ def _levels(study: Study, metric: str) -> str:
     parts = frame.groupby(axes, sort=False) if axes else [((study.name,), frame)]
     heading, _, unit = heading_of(metric).partition(", ")
     ends = [
-        f"{part[metric].mean():.3g} {unit} ({', '.join(map(str, key))}, {_seeds(len(part))})"
+        f"{part[metric].mean():.3g} {unit} ({', '.join(map(str, key))}, {seeds(len(part))})"
         for key, part in parts
     ]
     words = _WORDS.get(metric, f"in {heading}")
@@ -220,14 +218,6 @@ def _combination(study: Study, cell: Cell) -> str:
     return f"{cell.levels[axis]} at {others}" if others else cell.levels[axis]
 
 
-def _few(n: int) -> str:
-    return f"no interval from {_seeds(n)}"
-
-
-def _seeds(n: int) -> str:
-    return f"{n} seed{'s' * (n != 1)}"
-
-
 def _doubts(
     study: Study, compared: Sequence[PairedDifference], comparisons: int, seen: _Seen
 ) -> Iterator[str]:
@@ -239,7 +229,7 @@ def _doubts(
         n = max((each.n for each in compared), default=0)
         if compared and study.test == "rank" and comparisons * smallest_p(n) > ALPHA:
             least = next(k for k in range(n, 100) if comparisons * smallest_p(k) <= ALPHA)
-            yield f"{_seeds(n)} {'is' if n == 1 else 'are'} too few for that whatever the difference: it takes {least}"
+            yield f"{seeds(n)} {'is' if n == 1 else 'are'} too few for that whatever the difference: it takes {least}"
     counts = Counter(cell.status for cell in study.cells if cell.status != "done")
     for status, n in counts.items():
         yield f"{n} of {len(study.cells)} runs {'is' if n == 1 else 'are'} {status} and left out"

@@ -33,6 +33,8 @@ class Contrast:
     p: float | None = None
     """The p value after Holm's correction; None if there was no test."""
     better_is: Better = "larger"
+    seeds: int | None = None
+    """The number of seeds that have the difference; None for one over clients."""
 
     @property
     def verdict(self) -> Verdict:
@@ -91,7 +93,7 @@ def by_seed(differences: Sequence[tuple[str, Floats, Better]], test: Test = "ran
     level = confidence(len(differences))
     corrected = holm([p_value_of(test, values) for _, values, _ in differences])
     return [
-        Contrast(name, float(values.mean()), t_interval(values, level), float(p), better_is)
+        Contrast(name, float(values.mean()), t_interval(values, level), float(p), better_is, len(values))
         for (name, values, better_is), p in zip(differences, corrected, strict=True)
     ]
 

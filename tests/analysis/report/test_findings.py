@@ -296,6 +296,29 @@ def test_few_seeds_claim_nothing_however_large_the_difference(
     )
 
 
+def test_each_level_is_told_with_its_own_seeds(tmp_path: Path) -> None:
+    """Of `late` two of twelve seeds are done, of `last` one, so the levels meet different runs of the baseline."""
+    done = {"base": 12, "up": 12, "late": 2, "last": 1}
+
+    def made(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table] | None:
+        level = levels["rule"]
+        if seed > done[level]:
+            return None
+        jobs = jobs_table(client=np.arange(10, K), dispatch_us=np.zeros(30), end_us=np.ones(30))
+        shift = 0.0 if level == "base" else 0.05
+        return {"evals": evals_table(accuracy(shift, seed)[None] + 0.001 * seed * shift), "jobs": jobs}
+
+    study = write_study(tmp_path / "s", made, axes={"rule": list(done)}, seeds=range(1, 13))
+    texts = told(study)
+    better, unseen = texts["accuracy"].split("; ")
+    assert re.fullmatch(r"In mean accuracy, up \(\+5\.\d+ points \[.*\]\) is better than base", better)
+    for text in (unseen, texts["participation"]):
+        assert re.search(r"late \([+−]\d+\.\d+ points, no interval from 2 seeds\)", text)
+    assert re.search(r"last \(\+5\.\d points, no interval from 1 seed\)", unseen)
+    same = told(study_of(tmp_path / "same", {"up": 0.05, "down": -0.05}, 12))
+    assert re.search(r"better than base \(\d\d\.\d %\); down", same["accuracy"])
+
+
 def test_with_a_t_test_five_seeds_can_tell(tmp_path: Path) -> None:
     texts = told(study_of(tmp_path / "s", {"up": 0.05}, 5).asked({"test": "t"}))
     assert texts["accuracy"].startswith("In mean accuracy, up (+")
