@@ -56,6 +56,7 @@ def study_findings(study: Study) -> Iterator[Finding]:
     ]
     compared = [each for family in families for each in family]
     told_together = [*((_name(study, each), each.values, each.better_is) for each in compared), *gaps]
+    sizes = [len(values) for _, values, _ in told_together]
     contrasts = by_seed(told_together, study.test)
     topics: tuple[Topic, ...] = ("accuracy", "worst-off clients")
     if not families:
@@ -70,7 +71,7 @@ def study_findings(study: Study) -> Iterator[Finding]:
     if study.finished:
         each = f"with each {' and '.join(study.axes)}"
         yield Finding("lost work", lost_work({n: together(works) for n, works in seen.works.items()}, each))
-    yield Finding("doubts", sentence("; ".join(_doubts(study, compared, len(compared) + len(gaps), seen))))
+    yield Finding("doubts", sentence("; ".join(_doubts(study, compared, sizes, seen))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +220,17 @@ def _combination(study: Study, cell: Cell) -> str:
 
 
 def _doubts(
-    study: Study, compared: Sequence[PairedDifference], comparisons: int, seen: _Seen
+    study: Study, compared: Sequence[PairedDifference], sizes: Sequence[int], seen: _Seen
 ) -> Iterator[str]:
-    if comparisons:
+    """Yield the clauses of the last sentence; `sizes` has the number of seeds of each comparison told."""
+    if sizes:
+        comparisons, n = len(sizes), max(sizes)
+        corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
         yield (
-            f"Brackets are 95 % intervals of Student's t over seeds, corrected for {comparisons} comparisons, and"
-            f" better or worse {_TAKES[study.test]}"
+            f"Brackets are 95 % intervals of Student's t over seeds{corrected}, and better or worse"
+            f" {_TAKES[study.test]}"
         )
-        n = max((each.n for each in compared), default=0)
-        if compared and study.test == "rank" and comparisons * smallest_p(n) > ALPHA:
+        if study.test == "rank" and comparisons * smallest_p(n) > ALPHA:
             least = next(k for k in range(n, 100) if comparisons * smallest_p(k) <= ALPHA)
             yield f"{seeds(n)} {'is' if n == 1 else 'are'} too few for that whatever the difference: it takes {least}"
     counts = Counter(cell.status for cell in study.cells if cell.status != "done")

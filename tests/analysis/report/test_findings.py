@@ -296,6 +296,17 @@ def test_few_seeds_claim_nothing_however_large_the_difference(
     )
 
 
+@pytest.mark.parametrize(("n", "it_takes"), [(1, True), (5, True), (6, False)])
+def test_too_few_seeds_are_told_where_participation_alone_is_compared(
+    tmp_path: Path, n: int, it_takes: bool
+) -> None:
+    """One comparison takes six seeds, since `2^(1 - 6)` is the first below 5 %."""
+    texts = told(study_of(tmp_path / "s", {}, n))
+    assert "participation" in texts
+    assert "intervals of Student's t over seeds, and better or worse" in texts["doubts"]
+    assert ("too few for that whatever the difference: it takes 6" in texts["doubts"]) == it_takes
+
+
 def test_each_level_is_told_with_its_own_seeds(tmp_path: Path) -> None:
     """Of `late` two of twelve seeds are done, of `last` one, so the levels meet different runs of the baseline."""
     done = {"base": 12, "up": 12, "late": 2, "last": 1}
