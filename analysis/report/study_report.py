@@ -46,7 +46,7 @@ from fedsim.analysis.statistics.interaction import interactions
 from fedsim.analysis.statistics.paired import PairedDifference, differences
 from fedsim.analysis.statistics.variance.study_components import factors_of, variance_components
 from fedsim.analysis.tables.difference_tables import PLACES, by_axis, conditions, interaction_of, notes
-from fedsim.analysis.tables.published_tables import published_frames
+from fedsim.analysis.tables.published_tables import note_on_rows, published_frames
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
@@ -192,6 +192,8 @@ def _published(study: Study) -> Iterator[Block]:
         caption = f"Means over seeds{conditions(study)}, with 95 % t intervals, and the paper's values"
         values["metric"] = values["metric"].map(heading_of)
         yield frame_table("published-values", caption, values, {"n": Column("seeds"), **numbers})
+    if note := note_on_rows(study):
+        yield Text(note, "note")
     if len(claims):
         pairing = f"each pair of levels, paired by seed, higher minus lower{conditions(study)}"
         caption = f"What the paper concludes: {pairing}"

@@ -145,6 +145,14 @@ def published_values(study: Study) -> list[PublishedValue]:
     return [replace(each, p_holm=float(p)) for each, p in zip(found, corrected, strict=True)]
 
 
+def rows_not_run(study: Study) -> list[dict[str, str]]:
+    """Return the levels of each published row for which no run is done. Raises FolderError as `published_values`."""
+    done = [cell.levels.items() for cell in study.finished]
+    return [
+        row.levels for row in _published(study).rows if not any(row.levels.items() <= each for each in done)
+    ]
+
+
 @arguments.checked
 def claim_results(study: Study) -> list[ClaimResult]:
     """Test each claim of the study's `[published]` at each combination of levels of the other axes.

@@ -17,6 +17,7 @@ from fedsim.analysis.statistics.published import (
     PublishedValue,
     claim_results,
     published_values,
+    rows_not_run,
 )
 from fedsim.analysis.tables.difference_tables import averaged, conditions, p_text, plain, span
 from fedsim.common import arguments
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_NAMED = 3
+"""Most rows that a note names; the others are counted."""
+
+
 @arguments.checked
 def published_tables(study: Study) -> list[Table]:
     """Return the study's means beside the paper's values, and the verdicts on its claims, as tables for the terminal.
@@ -33,8 +38,8 @@ def published_tables(study: Study) -> list[Table]:
     Raises FolderError if the study has no `[published]`.
     """
     values, results = published_values(study), claim_results(study)
-    tables = [_value_table(study, values)] if values else []
-    return [*tables, _claim_table(study, results, alone=not values)] if results else tables
+    tables = [_value_table(study, values)] if values or rows_not_run(study) else []
+    return [*tables, _claim_table(study, results, alone=not tables)] if results else tables
 
 
 @arguments.checked
@@ -76,7 +81,7 @@ def _pair_row(result: ClaimResult, pair: ClaimedPair) -> dict[str, object]:
 def _value_table(study: Study, values: Sequence[PublishedValue]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.title = shown(_beside(study))
-    table.caption = shown(_value_notes(values))
+    table.caption = shown(" ".join(filter(None, [_value_notes(values), note_on_rows(study)])))
     table.title_justify = table.caption_justify = "left"
     columns = list(dict.fromkeys(value.column for value in values))
     for heading in (*study.axes, *columns):
@@ -107,7 +112,19 @@ def _value_cell(value: PublishedValue) -> str:
     return f"{ours}\n{'≠ ' if value.differs else ''}{value.published:g}{spread}"
 
 
+def note_on_rows(study: Study) -> str:
+    """Return how many published rows were not run, and which, as a sentence; empty if all were."""
+    names = [" ".join(f"{axis}={level}" for axis, level in row.items()) for row in rows_not_run(study)]
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    rows = "row was" if len(names) == 1 else "rows were"
+    return f"{len(names)} published {rows} not run: {', '.join(names[:_NAMED])}{more}."
+
+
 def _value_notes(values: Sequence[PublishedValue]) -> str:
+    if not values:
+        return ""
     seeds = sorted({len(value.values) for value in values})
     count = " to ".join(map(str, [seeds[0], *seeds[1:][-1:]]))
     text = f"Above, the mean over {count} seeds with its 95 % t interval; below, the paper's value."

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedsim import analysis
 from fedsim.analysis.opening.study import Study
+from fedsim.analysis.report.document import Text
 from fedsim.cli.main import main
 from synthetic_runs import evals_table
 from synthetic_studies import write_study
@@ -103,6 +104,44 @@ def test_pairs_that_were_not_run_are_counted_apart(tmp_path: Path) -> None:
     assert "1 not run fedavg < fedfv" in text
     assert "FedLF first not run 1 not run pairs:" in text
     assert "corrected for 1 pair (Holm)" in text
+
+
+@pytest.mark.parametrize(
+    ("done", "note"),
+    [
+        (
+            {"fedavg"},
+            "4 published rows were not run: rule=fedfv, rule=fedlf, rule=fedlf lr=high and 1 more.",
+        ),
+        ({"fedavg", "fedlf"}, "2 published rows were not run: rule=fedfv, rule=afl."),
+        ({"fedavg", "fedlf", "fedfv"}, "1 published row was not run: rule=afl."),
+        (set(), "5 published rows were not run: rule=fedavg, rule=fedfv, rule=fedlf and 2 more."),
+    ],
+)
+def test_published_rows_that_were_not_run_are_named(tmp_path: Path, done: set[str], note: str) -> None:
+    rules = ("fedavg", "fedfv", "fedlf", "afl")
+
+    def partly(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
+        mean = 0.5 + 0.001 * seed
+        return {"evals": evals_table([[mean, mean]], n=1000)} if levels["rule"] in done else None
+
+    places = [{"rule": "fedavg"}, {"rule": "fedfv"}, {"rule": "fedlf"}]
+    places += [{"rule": "fedlf", "lr": "high"}, {"rule": "afl"}]
+    values = [{"mean_percent": 50.0} if "lr" not in place else {"std_percent": 1.0} for place in places]
+    rows = [{"levels": place, "values": value} for place, value in zip(places, values, strict=True)]
+    study = write_study(
+        tmp_path / "part",
+        partly,
+        axes={"rule": rules, "lr": ("high",)},
+        seeds=(1, 2, 3),
+        published={"source": "A. Uthor (2020)", "rows": rows},
+    )
+    (table,) = analysis.published_tables(study)
+    assert str(table.caption).endswith(note)
+    texts = [
+        block.text for block in analysis.study_document(study, tmp_path).blocks if isinstance(block, Text)
+    ]
+    assert (note in texts) == bool(done)
 
 
 def test_frames_hold_what_the_tables_show(study: Study) -> None:
