@@ -36,8 +36,9 @@ class Files:
         Path | None, Option(help="Write the figures into this folder; no page without --out.")
     ] = None
     figure_format: Annotated[
-        Literal["pdf", "png", "svg"], Option("--format", help="File format of the figures.")
-    ] = "pdf"
+        Literal["pdf", "png", "svg"] | None,
+        Option("--format", help="With --figures: their file format, by default pdf."),
+    ] = None
     theme: Annotated[
         Literal["light", "dark"] | None,
         Option(help="With --figures: the background, which also ends the files' names; by default light."),
@@ -53,8 +54,9 @@ class Files:
     def __post_init__(self) -> None:
         if self.only and not self.wanted:
             raise ConfigError("--only: expected --figures or --tables beside it, found neither")
-        if self.theme and self.figures is None:
-            raise ConfigError("--theme: expected --figures beside it, found none")
+        for option, value in (("--format", self.figure_format), ("--theme", self.theme)):
+            if value and self.figures is None:
+                raise ConfigError(f"{option}: expected --figures beside it, found none")
 
     @property
     def wanted(self) -> bool:
@@ -65,7 +67,7 @@ class Files:
         """Write the files of a report."""
         if self.figures is not None:
             files, refused = analysis.write_figures(
-                document, self.figures, self.figure_format, self.only or (), self.theme
+                document, self.figures, self.figure_format or "pdf", self.only or (), self.theme
             )
             say(f"figures: {len(files)} in {self.figures}")
             for reason in refused:

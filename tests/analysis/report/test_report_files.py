@@ -81,10 +81,19 @@ def test_a_dark_figure_has_light_ink_and_no_dark_one(folders: list[Path], tmp_pa
     assert (tmp_path / "accuracy-by-client.svg").read_text().count("<path") == light.count("<path")
 
 
-def test_a_theme_needs_figures(folders: list[Path]) -> None:
-    found = reported(folders, "--theme", "dark")
-    assert isinstance(found.exception, ConfigError)
-    assert "--theme: expected --figures" in str(found.exception)
+@pytest.mark.parametrize(("option", "value"), [("--theme", "dark"), ("--format", "pdf")])
+def test_the_look_of_figures_needs_figures(
+    folders: list[Path], tmp_path: Path, option: str, value: str
+) -> None:
+    for more in ((), ("--tables", tmp_path)):
+        found = reported(folders, option, value, *more)
+        assert isinstance(found.exception, ConfigError)
+        assert f"{option}: expected --figures" in str(found.exception)
+
+
+def test_figures_are_pdf_by_default(folders: list[Path], tmp_path: Path) -> None:
+    assert reported(folders, "--figures", tmp_path, "--only", "accuracy-by-client").exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["accuracy-by-client.pdf"]
 
 
 def test_the_pictures_of_the_readme_are_small_and_can_be_made_anew(tmp_path: Path) -> None:
