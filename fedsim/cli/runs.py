@@ -28,7 +28,7 @@ _COLUMNS: dict[str, Callable[[ListedRun], str]] = {
     "selector": lambda run: _text(run, "selector"),
     "pacing": lambda run: _text(run, "pacing"),
     "seed": lambda run: _text(run, "seed"),
-    "steps": lambda run: _text(run, "steps"),
+    "steps": lambda run: "-" if run.steps is None else str(run.steps),
     "acc %": lambda run: _accuracy(run),
     "digest": lambda run: _text(run, "digest")[:8],
     "age": lambda run: show_age(time() - run.started_s),

@@ -1,4 +1,4 @@
-"""Lists the runs and studies below a folder from their manifests alone; nothing is opened or written."""
+"""Lists the runs and studies below a folder from manifests and names of checkpoints; nothing is written."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ class ListedRun:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
     """Why a run failed, or what is wrong with its manifest."""
+
+    @property
+    def steps(self) -> int | None:
+        """The server steps in the manifest; before a run has ended, those of its last checkpoint, or None."""
+        steps: int | None = self.manifest.get("steps")
+        if steps is not None:
+            return steps
+        saved = (path.name.partition("-")[0] for path in (self.folder / "checkpoints").glob("*-*"))
+        return max((int(step) for step in saved if step.isdecimal()), default=None)  # others are half-written
 
     @property
     def resumable(self) -> bool:

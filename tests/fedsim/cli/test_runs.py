@@ -12,6 +12,7 @@ import pytest
 
 from fedsim.cli.main import main
 from fedsim.cli.runs import show_age
+from interrupted_runs import stopped_at
 from small import run, small
 
 SMALLEST = Path(__file__).parents[3] / "examples" / "studies" / "smallest.toml"
@@ -89,6 +90,15 @@ def test_what_stopped_is_continued_by_the_commands_shown(
     out = called(capsys, "runs")
     assert "to continue" not in out
     assert len({line.split()[-3] for line in out.splitlines()[1:]}) == 1  # one digest
+
+
+def test_a_killed_run_shows_the_steps_of_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stopped_at(5, small(checkpoint={"every_steps": 2}), Path("runs"))
+    (row,) = rows(called(capsys, "runs"))
+    assert (row["status"], row["steps"]) == ("killed", "4")
 
 
 def test_errors_of_failed_and_damaged_runs_are_shown(

@@ -1,4 +1,4 @@
-"""Runs and studies below a folder, from their manifests alone."""
+"""Runs and studies below a folder, from their manifests and the names of checkpoints."""
 
 from __future__ import annotations
 
@@ -57,6 +57,16 @@ def test_what_stopped_can_be_resumed_once_it_has_begun(tmp_path: Path, status: s
     made(tmp_path / "begun", *begun, status=status)
     made(tmp_path / "new", status=status)
     assert [run.resumable for run in listed(tmp_path)] == [status not in ("done", "planned"), False]
+
+
+def test_a_run_that_has_not_ended_has_the_steps_of_its_newest_checkpoint(tmp_path: Path) -> None:
+    made(tmp_path / "a", status="running")
+    killed = made(tmp_path / "b", status="running")
+    done = made(tmp_path / "c", status="done", steps=7)
+    for folder in (killed, done):
+        for name in ("00000009-0000000090", "00000010-0000000040", ".00000011-0000000044.tmp"):
+            (folder / "checkpoints" / name).mkdir(parents=True)
+    assert [run.steps for run in listed(tmp_path)] == [None, 10, 7]
 
 
 def test_the_start_is_that_of_the_manifest(tmp_path: Path) -> None:
