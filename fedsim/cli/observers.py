@@ -154,7 +154,8 @@ def _show(results: Sequence[Result], write_report: bool, took_s: float | None) -
     runs, console = [analysis.open_run(folder) for folder in folders], Terminal()
     console.print(analysis.closing_table(runs))
     for run in runs:
-        say(f"{run.label}: {run.folder}  digest {str(run.manifest['digest'])[:16]}")
+        digest = run.manifest["digest"]
+        say(f"{run.label}: {run.folder}" + (f"  digest {digest[:16]}" if digest else ""))
         for note in _notes(run.manifest):
             say(f"{run.label}: {note}")
     if write_report:

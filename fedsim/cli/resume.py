@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 @grouped
 def resume(
     folder: Annotated[
-        Path, Argument(help="A run that was interrupted, killed or failed, or a folder of several arms.")
+        Path,
+        Argument(
+            help="A run that was interrupted, killed or failed, or a folder with one run or several arms."
+        ),
     ],
     options: WatchedTraining,
     step: Annotated[
@@ -41,13 +44,13 @@ def resume(
 ) -> None:
     """Continue an interrupted run from its last checkpoint. Results are identical to an uninterrupted run's."""
     from fedsim.cli.observers import training
-    from fedsim.runs.resume import arms_in, check_unfinished
+    from fedsim.runs.resume import arms_in, check_unfinished, only_run
     from fedsim.runs.resume import resume as continue_run
     from fedsim.runs.simulate import in_turn
 
     if (arms := arms_in(folder)) is None:
-        check_unfinished(folder)
-        runs = [folder]
+        runs = [only_run(folder)]
+        check_unfinished(runs[0])
     else:
         if step is not None:
             raise ConfigError(

@@ -112,9 +112,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def runs_in(folder: Path) -> list[str]:
+    """Return the names of the runs directly in a folder."""
+    return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}"))
+
+
 def _without_manifest(folder: Path) -> FolderError:
     names = sorted(p.name for p in folder.iterdir())
-    if runs := [name for name in names if (folder / name / MANIFEST).is_file()]:
+    runs = runs_in(folder)
+    if len(runs) == 1:
+        return FolderError(f"{folder} is not a run folder, but holds one: name {folder / runs[0]}")
+    if runs:
         return FolderError(f"{folder} holds several runs ({', '.join(runs)}): name one of these folders")
     if "study.json" in names:
         return FolderError(

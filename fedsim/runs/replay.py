@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from fedsim.config.load import Sets, assignments, changed, parse
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
 from fedsim.runs.resources import Device, Workers
+from fedsim.runs.resume import UNFINISHED
 from fedsim.runs.session import Result
 from fedsim.runs.simulate import simulate
 
@@ -136,12 +138,15 @@ def _first_difference(ours: pa.Table, theirs: pa.Table) -> str:
 def _manifest(folder: Path) -> dict[str, Any]:
     existing(folder)
     missing = [name for name in (MANIFEST, _CONFIG, _WORLD, _JOBS) if not (folder / name).is_file()]
+    advice = f"; finish it with: fedsim resume {shlex.quote(str(folder))}"
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        raise ConfigError(f"{folder}: not a finished run: {', '.join(missing)} {verb} missing")
+        resumable = advice if missing == [_JOBS] else ""
+        raise ConfigError(f"{folder}: not a finished run: {', '.join(missing)} {verb} missing{resumable}")
     manifest = read_manifest(folder)
-    if manifest.get("status") != "done":
-        raise ConfigError(f"{folder}: the run is not finished: its status is {manifest.get('status')!r}")
+    if (status := manifest.get("status")) != "done":
+        resumable = advice if status in UNFINISHED else ""
+        raise ConfigError(f"{folder}: the run is not finished: its status is {status!r}{resumable}")
     return manifest
 
 

@@ -17,13 +17,16 @@ from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.config.section import run_name
 from fedsim.records import checkpoint
-from fedsim.records.manifest import MANIFEST, read_manifest
+from fedsim.records.manifest import MANIFEST, read_manifest, runs_in
 from fedsim.records.run_folder import ARMS, CONFIG, WORLD
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Workers, resources
 from fedsim.runs.session import Result, Session
 from fedsim.worlds.trace import read_trace
+
+UNFINISHED = ("running", "interrupted", "failed")
+"""Statuses in the manifest of a run that can be resumed; a killed run has `running`."""
 
 
 @arguments.checked
@@ -45,13 +48,14 @@ def resume(
     In the end its tables and its digest are identical to an uninterrupted run's.
 
     Args:
+        folder: the folder of the run, or one that holds no other run.
         step: continue from the checkpoint of this server step instead of the last one.
 
     The rest is as for `simulate`; `task` and `model` must be the run's. Raises FolderError for a folder without an
     unfinished run, and CheckpointError for a checkpoint that is damaged, missing or of another run; the error names
     the checkpoint before it.
     """
-    folder, given = as_path(folder, "folder"), Given.of(task, model)
+    folder, given = only_run(as_path(folder, "folder")), Given.of(task, model)
     on: dict[str, Any] = {"workers": workers, "device": device, "ray_address": ray_address}
     check_unfinished(folder)
     with given.of_run(folder, folder / CONFIG), watched(watch, progress) as watcher:
@@ -64,10 +68,16 @@ def resume(
             return session.run(watcher)
 
 
+def only_run(folder: Path) -> Path:
+    """Return the folder, or that of the only run in it if it is no run itself."""
+    runs = [] if (folder / MANIFEST).is_file() else runs_in(folder)
+    return folder / runs[0] if len(runs) == 1 else folder
+
+
 def check_unfinished(folder: Path) -> None:
     """Raise FolderError unless the folder holds a run that can be resumed, with no links to files outside."""
     status = read_manifest(folder).get("status")
-    if status not in ("running", "interrupted", "failed"):
+    if status not in UNFINISHED:
         longer = "; to go on from its end, fork it with another stop" if status == "done" else ""
         raise FolderError(
             f"{folder}: expected a run that was interrupted, killed or failed, found one that is {status}{longer}"

@@ -77,6 +77,7 @@ def test_a_run_and_its_resumption_are_continued(
         f"interrupted, and saved; {MARK}fedsim resume 'my runs/small' --workers 0 --device cpu --quiet\n"
         in out
     )
+    assert "small: my runs/small\n" in out
     again = interrupted(capsys, *continuation(out))
     assert continuation(again) == continuation(out)
     called(capsys, *continuation(again))

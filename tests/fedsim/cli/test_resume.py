@@ -1,4 +1,4 @@
-"""`fedsim resume` for a folder of several arms."""
+"""`fedsim resume` for a folder of one run, or of several arms."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import fedsim
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.files import write_json
@@ -61,3 +62,18 @@ def test_a_step_is_of_one_run_and_a_damaged_list_is_refused(trial: Path) -> None
         write_json(trial / "arms.json", arms)
         with pytest.raises(FolderError, match=r"arms\.json: cannot be read"):
             resumed(trial)
+
+
+def test_the_only_run_of_a_folder_is_resumed(tmp_path: Path) -> None:
+    config = small(checkpoint={"every_steps": 2}, stop={"steps": 5})
+    digest = run(config, tmp_path / "peace").digest
+    for resume_run in (resumed, fedsim.resume):
+        folder = stopped_at(3, config, tmp_path / resume_run.__name__)
+        resume_run(folder.parent)
+        assert read_manifest(folder)["digest"] == digest
+        with pytest.raises(
+            FolderError, match=r"small: expected a run that was interrupted.* one that is done"
+        ):
+            resume_run(folder.parent)
+    with pytest.raises(FolderError, match=f"is not a run folder, but holds one: name {folder}$"):
+        fedsim.verify(folder.parent)

@@ -21,6 +21,7 @@ from fedsim.config.load import changed
 from fedsim.config.run import RunConfig
 from fedsim.runs.replay import compare_participation, replay_config
 from fedsim.worlds.trace import Trace, read_trace
+from interrupted_runs import stopped_at
 from small import run, small
 from views import choose, view
 
@@ -175,16 +176,23 @@ def test_what_is_no_finished_run_is_refused(parent: Path, tmp_path: Path) -> Non
     (tmp_path / "bare").mkdir()
     with pytest.raises(ConfigError, match=r"bare: not a finished run: manifest\.json"):
         replay_config(tmp_path / "bare", [])
+    killed = stopped_at(2, small(), tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"jobs\.parquet is missing; finish it with: fedsim resume .*/small$"
+    ):
+        replay_config(killed, [])
     folder = spoilt(parent, tmp_path)
     for status in ("interrupted", "running"):
         (folder / "manifest.json").write_text(json.dumps(manifest(parent) | {"status": status}))
-        with pytest.raises(ConfigError, match=f"not finished: its status is '{status}'"):
+        with pytest.raises(
+            ConfigError, match=f"its status is '{status}'; finish it with: fedsim resume .*spoilt"
+        ):
             replay_config(folder, [])
     (folder / "manifest.json").write_text((parent / "manifest.json").read_text()[:200])
     with pytest.raises(FolderError, match=r"manifest\.json: cannot be read"):
         replay_config(folder, [])
     (folder / "world.parquet").unlink()
-    with pytest.raises(ConfigError, match=r"not a finished run: world\.parquet is missing"):
+    with pytest.raises(ConfigError, match=r"not a finished run: world\.parquet is missing$"):
         replay_config(folder, [])
 
 
