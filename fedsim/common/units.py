@@ -75,12 +75,19 @@ def show_us(time_us: int) -> str:
 
 
 def show_wall(seconds: float) -> str:
-    """Return a wall-clock duration as a text such as `45 s`, `12 min` or `3.4 h`; a dash if it is not finite."""
+    """Return a wall-clock duration as a text such as `under 1 s`, `45 s` or `3.4 h`; a dash if it is not finite."""
     if not math.isfinite(seconds):
         return "-"
+    if 0 < seconds < 1:
+        return "under 1 s"
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def show_estimate(seconds: float) -> str:
+    """Return an estimated wall-clock duration as a text such as `about 45 s` or `under 1 s`."""
+    return show_wall(seconds) if seconds < 1 else f"about {show_wall(seconds)}"
 
 
 def show_bytes(n: float) -> str:

@@ -17,7 +17,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.machine import cores
 from fedsim.common.paths import as_path
 from fedsim.common.terminal import facts_table
-from fedsim.common.units import show_bytes, show_us, show_wall
+from fedsim.common.units import show_bytes, show_estimate, show_us
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
@@ -344,7 +344,7 @@ def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
         ("evaluations", f"{planned.evaluations:,}"),
         ("audits", f"{audits:.0f} % more training" if audits else "none"),
         ("timeline", "exactly that of the run" if not planned.exact else f"approximate: {planned.exact}"),
-        ("wall time of the run", f"about {show_wall(planned.wall_s)} (planned in {planned.planned_s:.1f} s)"),
+        ("wall time of the run", f"{show_estimate(planned.wall_s)} (planned in {planned.planned_s:.1f} s)"),
         ("memory of the run", show_bytes(planned.memory_bytes["total"])),
     ]
     return [*lines, ("", "* quartiles: lower | median | upper")]

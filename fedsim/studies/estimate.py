@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedsim.common.terminal import facts_table
 from fedsim.common.threads import at_most
-from fedsim.common.units import show_bytes, show_wall
+from fedsim.common.units import show_bytes, show_estimate, show_wall
 from fedsim.config.run import RunConfig
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
@@ -96,11 +96,11 @@ def plan_table(plan: StudyPlan) -> Table:
     """Return a plan's figures for the terminal."""
     n, memory = plan.processes, plan.memory_bytes
     wall_s = max(plan.work_s / n, plan.cell_s[1])  # a process runs whole cells
-    work = f"{plan.work_s / 3600:.2f} h of work"
+    work = f"{show_wall(plan.work_s)} of work"
     facts = {
         "cells": f"{plan.cells:,}: {plan.done:,} done, {plan.cells - plan.done:,} left",
-        "one cell": " to ".join(map(show_wall, plan.cell_s)),
-        "wall time": f"about {wall_s / 3600:.2f} h with {n} process{'es' if n > 1 else ''}, {work}",
+        "one cell": " to ".join(dict.fromkeys(map(show_wall, plan.cell_s))),
+        "wall time": f"{show_estimate(wall_s)} with {n} process{'es' if n > 1 else ''}, {work}",
         "disk": f"{show_bytes(plan.disk_bytes)}, beside {show_bytes(plan.done_bytes)} of finished cells",
         "memory": f"{show_bytes(memory)} at most for one process, {show_bytes(n * memory)} for {n}",
     }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedsim.common.units import duration_us, show_bytes, show_us, size_bytes
+from fedsim.common.units import duration_us, show_bytes, show_estimate, show_us, show_wall, size_bytes
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,17 @@ def test_values_are_shown_with_units() -> None:
     assert show_bytes(512) == "512 B"
     assert show_bytes(3 * 2**30) == "3.0 GiB"
     assert show_bytes(5 * 2**41) == "10.0 TiB"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wall", "estimate"),
+    [
+        (0, "0 s", "0 s"),
+        (0.6, "under 1 s", "under 1 s"),
+        (12.4, "12 s", "about 12 s"),
+        (300, "5 min", "about 5 min"),
+        (9000, "2.5 h", "about 2.5 h"),
+    ],
+)
+def test_no_time_that_passes_is_shown_as_none(seconds: float, wall: str, estimate: str) -> None:
+    assert (show_wall(seconds), show_estimate(seconds)) == (wall, estimate)

@@ -804,6 +804,8 @@ def test_a_dry_run_counts_and_predicts_and_writes_nothing(
     code, out, err = command(capsys, *arguments)
     assert code == 0, err
     assert "10: 4 done, 6 left" in out
+    assert re.search(r"one cell +(under 1|\d+) s", out)
+    assert re.search(r"wall time +(under 1|about \d+) s with 2 processes, (under 1|\d+) s of work", out)
     assert (copied / "study.json").stat().st_mtime_ns == before
     assert not (copied / "runs" / "fedavg" / "seed-3").exists()
 
