@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import pyarrow.parquet as pq
 from rich.console import Console
 
 from fedsim import analysis
@@ -16,15 +17,27 @@ from fedsim.cli.options import WatchedTraining, command_line, interrupted
 from fedsim.common import plugins
 from fedsim.common.errors import LongRun, SomeFailed
 from fedsim.common.terminal import Terminal, say
+from fedsim.common.units import show_us
+from fedsim.records.run_folder import CLIENTS, WORLD
 from fedsim.runs.progress import Progress, Watch, shown
 from fedsim.runs.session import Result
+from fedsim.worlds.availability import sessions_of
+from fedsim.worlds.trace import read_trace
 
 _WARNED = {
     "no usable update": "every update that arrived was left out, as not finite or longer than bad_updates.limit, so "
     "the model is still the initial one; its jobs have the status nonfinite; a smaller train.lr may help",
     "accuracy is no number": "the model's outputs are not finite, so there is no accuracy; a smaller train.lr may help",
 }
-"""The text shown for each warning in a manifest."""
+"""The text shown for each warning in a manifest but `no update used`."""
+_UNUSED = {
+    "late": "cancelled at its step",
+    "lost": "the client left or failed, or chance lost the job",
+    "stale": "older than pacing.max_staleness",
+    "unfinished": "the run ended first",
+    "void": "in rounds with fewer updates than pacing.minimum",
+}
+"""Why no step used the updates of jobs, by status."""
 
 
 @contextmanager
@@ -156,7 +169,7 @@ def _show(results: Sequence[Result], write_report: bool, took_s: float | None) -
     for run in runs:
         digest = run.manifest["digest"]
         say(f"{run.label}: {run.folder}" + (f"  digest {digest[:16]}" if digest else ""))
-        for note in _notes(run.manifest):
+        for note in notes(run):
             say(f"{run.label}: {note}")
     if write_report:
         parent = folders[0].parent if len(folders) > 1 else folders[0]
@@ -171,9 +184,12 @@ def _show(results: Sequence[Result], write_report: bool, took_s: float | None) -
         say(f"the parts add up to {known_s:.2f} s, {share}")
 
 
-def _notes(manifest: Mapping[str, Any]) -> Iterator[str]:
+def notes(run: analysis.Run) -> Iterator[str]:
     """Yield what a user should know about how a run ended."""
-    if warning := manifest.get("warning"):
+    manifest = run.manifest
+    if (warning := manifest.get("warning")) == "no update used":
+        yield f"no step used an update, so the model is still the initial one: {_why_unused(run)}"
+    elif warning:
         yield _WARNED.get(warning, warning)
     if manifest.get("ended_by") == "world":
         yield (
@@ -181,3 +197,20 @@ def _notes(manifest: Mapping[str, Any]) -> Iterator[str]:
         )
     if manifest.get("ended_by") == "target" and not manifest["steps"]:
         yield "ended before its first step: the initial model meets stop.target"
+
+
+def _why_unused(run: analysis.Run) -> str:
+    """Return why no step of a run used an update, from its jobs or, without any, from its world."""
+    if counts := run.manifest["jobs"]:
+        return "jobs: " + ", ".join(f"{n:,} {status} ({_UNUSED[status]})" for status, n in counts.items())
+    n = pq.read_metadata(run.folder / CLIENTS).num_rows
+    sessions = sessions_of(read_trace(run.folder / WORLD), n, run.config["world"].get("unknown", "error"))
+    starts_us = sessions.start_us[sessions.client < n]
+    if not len(starts_us):
+        return "no client is ever online"
+    if (first_us := int(starts_us.min())) <= run.virtual_us:
+        return "the selector chose no client"
+    ended = (
+        "stop.time" if run.manifest["ended_by"] == "time" else f"the run ended at {show_us(run.virtual_us)}"
+    )
+    return f"no client was online before {ended}; the first comes online at {show_us(first_us)}"

@@ -37,6 +37,8 @@ _PART_ROWS = 50_000
 _PART_S = 30.0
 """Seconds between parts: a killed run loses no older records. The merged tables do not depend on it."""
 _COUNTED = ("counts", "waits", "clipped", "last_accuracy")
+_ENDED_EARLY = ("target", "interrupt", "error")
+"""Causes that may end a run before its first update is used."""
 _STEP_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("remembered", "evicted", "blocks"), 0),
     "direction_norm": 0.0,
@@ -228,10 +230,13 @@ class Recorder:
             steps, self._steps = self._steps, []
             self._append("steps", {name: [row[name] for row in steps] for name in names})
 
-    def warning(self) -> str | None:
-        """Return why the records say nothing about learning; None if they do."""
-        if self.counts.get("nonfinite") and not {"aggregated", "remembered"} & set(self.counts):
-            return "no usable update"
+    def warning(self, ended_by: str) -> str | None:
+        """Return why the records of a run that was ended so say nothing about learning; None if they do."""
+        if not {"aggregated", "remembered"} & set(self.counts):
+            if self.counts.get("nonfinite"):
+                return "no usable update"
+            if ended_by not in _ENDED_EARLY:
+                return "no update used"
         return "accuracy is no number" if self._measured and math.isnan(self.last_accuracy) else None
 
     def _flush(self) -> None:

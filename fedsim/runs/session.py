@@ -275,12 +275,12 @@ class Session:
             self.others_peak = trainer.peak_bytes()
             self.others = trainer.times()
             trainer.close()
-        self._manifest(status, error=error, digest=digest, ended_by=ended_by, **self._outcome())
+        self._manifest(status, error=error, digest=digest, ended_by=ended_by, **self._outcome(ended_by))
         if self.clock.recording:
             write_profile(self.folder, self.spec.config.name, [self.clock.dump(DRIVER), *self.others])
         return digest
 
-    def _outcome(self) -> dict[str, Any]:
+    def _outcome(self, ended_by: str) -> dict[str, Any]:
         """Return what the run has come to, for its manifest."""
         recorder, accuracy = self.recorder, self.recorder.last_accuracy
         return {
@@ -290,7 +290,7 @@ class Session:
             "waits": recorder.waits,
             "clipped": recorder.clipped,
             "accuracy": None if math.isnan(accuracy) else accuracy,
-            "warning": recorder.warning(),
+            "warning": recorder.warning(ended_by),
         }
 
     def _rescue_records(self, status: str) -> None:

@@ -38,10 +38,10 @@ def csv(
 ) -> Importer:
     """Intervals from a table with the columns client, start, end, kind and value.
 
-    `unit` is the unit of columns whose name has none, `kind` that of all rows of a table without that column.
-    `horizon` is the length of the world, by default the last end; `after_end` says what happens then. `outside` says
-    whether a client is `offline` or `unknown` before its first and after its last interval. Availability is unknown
-    for clients that have speeds alone. `separator` separates cells.
+    Times count from 0: subtract the first from Unix times. `unit` is the unit of columns whose name has none, `kind`
+    that of all rows of a table without that column. `horizon` is the length of the world, by default the last end;
+    `after_end` says what happens then. `outside` says whether a client is `offline` or `unknown` before its first and
+    after its last interval. Availability is unknown for clients that have speeds alone. `separator` separates cells.
     """
     options = Plain(unit, kind, horizon, after_end, outside)
     if len(separator) != 1 or separator in '"\r\n':

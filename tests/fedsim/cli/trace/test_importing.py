@@ -62,6 +62,16 @@ def test_a_format_can_be_named_and_has_options(table, tmp_path):
     assert (read_trace(out).horizon_us, read_trace(out).after_end) == (3600 * 10**6, "stop")
 
 
+@pytest.mark.parametrize(("first", "warned"), [(0, False), (30_000_000, False), (1_704_067_200, True)])
+def test_times_that_do_not_count_from_0_are_said_to(tmp_path, first, warned):
+    """1,704,067,200 s after 1970 is January 1, 2024, which is 19,723 days."""
+    path = tmp_path / "unix.csv"
+    path.write_text(f"client,start_s,end_s\na,{first},{first + 60}\nb,{first + 30},{first + 90}\n")
+    output = run(path, "-o", tmp_path / "w.parquet").output
+    advice = "the first client is online after 19723d 00:00:00: times count from 0; subtract the first from Unix times"
+    assert (advice in output) == warned
+
+
 def test_folders_are_walked(table, tmp_path):
     folder = tmp_path / "folder" / "inner"
     folder.mkdir(parents=True)
