@@ -68,7 +68,13 @@ def check(file: TraceFile) -> None:
 
 
 def _shipped(scenario: Path) -> Path:
-    """Return an existing file, or the shipped scenario file of that name. Raises ConfigError for an unknown name."""
+    """Return an existing file, or the shipped scenario file of that name. Raises ConfigError for other arguments."""
+    where, _, factory = str(scenario).partition(":")
+    if where.endswith(".py"):
+        name = f"{where}:{factory or Path(where).stem}"
+        raise ConfigError(
+            f'{scenario}: a scenario goes into a TOML file: `[world]`, `scenario = "{name}"`, `clients = 10`'
+        )
     if scenario.exists() or scenario.suffix or len(scenario.parts) != 1:
         return scenario
     from fedsim import scenarios

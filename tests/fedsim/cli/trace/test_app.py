@@ -1,5 +1,8 @@
 """`fedsim trace make` and `check`."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -7,6 +10,7 @@ from fedsim.cli.trace.app import trace_app
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.worlds.trace import Trace, read_trace
 
+SHIFTS = Path(__file__).parents[4] / "examples" / "shifts.py"
 WORLD = """
 [world]
 scenario = "churn"
@@ -102,6 +106,19 @@ def test_make_knows_the_files_that_ship_by_name(tmp_path):
     assert message.startswith(
         "alwayson: neither a file nor the name of a scenario with one; did you mean 'always_on'?"
     )
+
+
+def test_make_says_where_a_scenario_of_a_file_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(SHIFTS, "shifts.py")
+    for argument in ("shifts.py", "shifts.py:shifts"):
+        message = failed(ConfigError, "make", argument, "-o", "s.parquet")
+        expected = '[world]\nscenario = "shifts.py:shifts"\nclients = 10'
+        assert message.startswith(f"{argument}: a scenario goes into a TOML file: `")
+        assert message.partition("TOML file: ")[2] == ", ".join(f"`{line}`" for line in expected.splitlines())
+    Path("my_world.toml").write_text(expected)
+    assert run("make", "my_world.toml", "-o", "s.parquet").exit_code == 0
+    assert read_trace("s.parquet").clients == 10
 
 
 def test_make_tells_every_problem_with_file_and_key(world_toml, tmp_path):
