@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from simpy.events import Process, Timeout
 from fedsim.common.errors import ConfigError, Error
 from fedsim.common.parallel import in_parts
 from fedsim.common.rng import Streams
+from fedsim.common.units import show_us
 from fedsim.worlds.scenario import Facts, Life, Me, Place, Scenario
 from fedsim.worlds.trace_writer import TraceWriter
 
@@ -28,6 +30,10 @@ _LEAST = 8
 _SIMPY = Path(simpy.__file__).parent
 _MOST, _MOST_OF_EACH = 100_000, 1_000
 """Most events at one instant, and more for each client, before a world counts as standing still."""
+_MOST_OF_CLIENT = 10_000_000
+"""Most events of a client until the horizon; they take a quarter of a minute, and 250 MB if each writes an interval."""
+_SURE, _SURE_OF_EACH = 1_000_000, 1_000
+"""Events, and more for each client, from whose rate the number until the horizon is forecast."""
 
 
 class _Mistake(Exception):
@@ -39,6 +45,7 @@ class _World(simpy.Environment):
 
     def __init__(self, clients: int) -> None:
         super().__init__(initial_time=0)
+        self._clients = clients
         self._most = _MOST + _MOST_OF_EACH * clients
         self._lives: WeakKeyDictionary[Process, tuple[str, Any]] = WeakKeyDictionary()
         self.starting = "its world"
@@ -69,10 +76,12 @@ class _World(simpy.Environment):
         raise RuntimeError("env.run: a scenario's processes wait for time to pass, and do not make it pass")
 
     def live(self, horizon_us: int) -> None:
-        """Process all events before the horizon. Raises _Mistake for a world that stands still."""
+        """Process all events before the horizon. Raises _Mistake for a world that stands still or has too many."""
         instant: float = 0
-        events = 0
-        while (now := self.peek()) < horizon_us:
+        events, part = 0, _SURE + _SURE_OF_EACH * self._clients
+        for total in count(1):
+            if (now := self.peek()) >= horizon_us:
+                break
             if now != instant:
                 instant, events = now, 0
             events += 1
@@ -81,8 +90,19 @@ class _World(simpy.Environment):
                     f"{self._next()}: expected virtual time to pass, found {self._most:,} events at {now} us: wait "
                     "with `yield env.timeout(microseconds)`"
                 )
+            if total % part == 0:
+                self._check_rate(total, now, horizon_us)
             self.step()
         self._check_waiting()
+
+    def _check_rate(self, events: int, now_us: float, horizon_us: int) -> None:
+        """Raise _Mistake if the events until now would become too many until the horizon."""
+        if events * horizon_us > _MOST_OF_CLIENT * self._clients * now_us:
+            raise _Mistake(
+                f"{self._next()}: expected at most {_MOST_OF_CLIENT:,} events of a client in {show_us(horizon_us)}, "
+                f"found {events:,} of {self._clients:,} clients in the first {show_us(int(now_us))}: waits are in "
+                "microseconds; multiply seconds by US"
+            )
 
     def who(self, error: BaseException) -> str:
         """Return the owner of the process that an error went through, and the line of its file."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.rng import Streams, rng
+from fedsim.common.units import US
 from fedsim.scenarios.processes.simulate import simulate
 from fedsim.worlds.scenario import Place, Scenario, make_trace
 from fedsim.worlds.trace import read_trace
@@ -321,6 +322,29 @@ def test_a_client_for_whom_no_time_passes_is_told_with_the_instant(tmp_path, mon
     )
     with pytest.raises(ConfigError, match=r"client 1 .mine.py, line 8.: .* found 530 events at 11 us"):
         make_trace(f"{file}:mine", {}, clients=3, horizon_us=100, seed=1)
+
+
+@pytest.mark.parametrize(("wait", "refused"), [("60", True), ("1_000", False)])
+def test_waits_in_seconds_are_told_with_the_unit(tmp_path, monkeypatch, wait, refused):
+    """In a minute, waits of 60 us are 1,000,000 events of a client, and waits of 1,000 us are 60,000."""
+    monkeypatch.setattr("fedsim.scenarios.processes.simulate._MOST_OF_CLIENT", 100_000)
+    monkeypatch.setattr("fedsim.scenarios.processes.simulate._SURE", 9_000)
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from fedsim.worlds.scenario import Scenario\ndef mine():\n"
+        "    def client(env, me):\n        while True:\n            me.online(env.now, env.now + 1)\n"
+        f"            yield env.timeout({wait})\n    return Scenario(client)\n"
+    )
+    if refused:
+        message = (
+            r"client [01] .mine.py, line 6.: expected at most 100,000 events of a client in 00:01:00, found 11,000 of "
+            "2 clients in the first 0.330 s: waits are in microseconds; multiply seconds by US$"
+        )
+        with pytest.raises(ConfigError, match=message):
+            make_trace(f"{file}:mine", {}, clients=2, horizon_us=60 * US, seed=1)
+    else:
+        trace = make_trace(f"{file}:mine", {}, clients=2, horizon_us=60 * US, seed=1)
+        assert len(trace.table) == 2 * 60_000
 
 
 def test_many_events_at_one_instant_are_no_loop():
