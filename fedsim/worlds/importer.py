@@ -128,7 +128,8 @@ def guess(sources: Sequence[Source]) -> str:
         recognising = {name for name in names if importers[name].recognises(without_mark)}
         if not recognising:
             raise TraceError(
-                f"{source.name}: no importer recognises it; name one of {', '.join(names)} to see what is wrong"
+                f"{source.name}: no importer recognises it; {_complaint(source, importers['csv'])}name one of "
+                f"{', '.join(names)} to see what is wrong"
             )
         fitting &= recognising
         formats.setdefault(" or ".join(sorted(recognising)), []).append(source.name)
@@ -143,6 +144,16 @@ def guess(sources: Sequence[Source]) -> str:
         )
         problem = f"expected one format, found {', '.join(counts)}"
     raise TraceError(f"{sources[0].name} and others: {problem}; name the format, or import them apart")
+
+
+def _complaint(source: Source, csv: Importer) -> str:
+    """Return what the importer csv says of a file whose name ends in `.csv`."""
+    if source.path.suffix.lower() == ".csv":
+        try:
+            csv.read([source])
+        except TraceError as error:
+            return f"csv: {str(error).removeprefix(f'{source.name}: ')}; or "
+    return ""
 
 
 def _files(path: Path) -> list[Path]:

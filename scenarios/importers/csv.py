@@ -7,6 +7,8 @@ and values are those of a Trace: seconds per sample for `compute`, bytes per sec
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -14,10 +16,12 @@ from typing import Literal
 import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
-from fedsim.scenarios.importers.reading.files import Problems, columns, missing, number, rows
+from fedsim.scenarios.importers.reading.files import Problems, columns, missing, number, rows, shown
 from fedsim.scenarios.importers.reading.interval_tables import (
+    UNITS_US,
     Plain,
     PlainTable,
+    TimeColumns,
     Unit,
     plain_trace,
     row_problem,
@@ -25,6 +29,9 @@ from fedsim.scenarios.importers.reading.interval_tables import (
 )
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
+
+_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}")
+_SEPARATORS = (";", "\t", "|", ",", " ")
 
 
 def csv(
@@ -69,6 +76,17 @@ def _recognises(source: Source) -> bool:
     return "client" in names and any(n.split("_")[0] == "start" for n in names)
 
 
+def _check_separator(header: Sequence[str], source: Source, separator: str) -> None:
+    """Raise TraceError if a header is a single cell that another separator divides."""
+    other = next((sign for sign in _SEPARATORS if len(header) == 1 and sign in header[0]), None)
+    if other is not None:
+        option = shlex.quote(f'separator="{other}"'.replace("\t", r"\t"))
+        raise TraceError(
+            f"{source.name}: expected columns separated by {separator!r}, found {shown(header[0])}: name the "
+            f"separator, fedsim trace import csv {shlex.quote(str(source.path))} --option {option}"
+        )
+
+
 class _Rows:
     """Growing columns of a table; times in microseconds."""
 
@@ -83,10 +101,17 @@ class _Rows:
     def add(self, source: Source, options: Plain, separator: str, problems: Problems) -> None:
         """Read one file; rows that are wrong are noted with their lines."""
         header = next((row.cells for row in rows(source, separator)), [])
+        _check_separator(header, source, separator)
         times = time_columns(header, source.name, options.unit)
         wanted = ["client", times["start"][0], times["end"][0]]
         optional: list[str] = [name for name in ("kind", "value") if name in header]
         lines, cells = columns(source, [*wanted, *optional], separator)
+        for time in (*cells[1][:1], *cells[2][:1]):
+            if _DATE.search(time):
+                raise TraceError(
+                    f"{source.name}, line {lines[0]}: dates are not read: write hours (start_h, end_h) or another unit "
+                    f"from the start, found {shown(time)}"
+                )
         for line, row in zip(lines, zip(*cells, strict=True), strict=True):
             cell = dict(zip(["client", "start", "end", *optional], row, strict=True))
             with problems.caught():
@@ -97,13 +122,15 @@ class _Rows:
         values, place = np.array(self.value), self.place.__getitem__
         return PlainTable(name, self.client, start, end, self.kind, values, place)
 
-    def _row(self, cell: dict[str, str], place: str, times: dict[str, tuple[str, int]], default: str) -> None:
+    def _row(self, cell: dict[str, str], place: str, times: TimeColumns, default: str) -> None:
         if not cell["client"]:
             raise TraceError(f"{place}: expected a client, found none")
-        start, end = (number(cell[t], f"{place}, {times[t][0]!r}") * times[t][1] for t in ("start", "end"))
+        start, end = (
+            number(cell[time], f"{place}, {name!r}") * UNITS_US[unit] for time, (name, unit) in times.items()
+        )
         kind, text = cell.get("kind") or default, cell.get("value", "")
         value = math.nan if missing(text) else number(text, f"{place}, 'value'")
-        if problem := row_problem(start, end, kind, value):
+        if problem := row_problem((start, end), kind, value, (cell["start"], cell["end"]), times):
             raise TraceError(f"{place}, client {cell['client'][:80]!r}: {problem}")
         self.client.append(cell["client"])
         self.start.append(start)

@@ -19,6 +19,7 @@ from fedsim.common.errors import TraceError
 from fedsim.common.files import PARQUET_ERRORS, parquet_table
 from fedsim.scenarios.importers.reading.files import Problems, shown
 from fedsim.scenarios.importers.reading.interval_tables import (
+    UNITS_US,
     Plain,
     PlainTable,
     Unit,
@@ -85,13 +86,17 @@ def _plain_table(name: str, table: pa.Table, options: Plain) -> PlainTable:
     header = table.column_names
     times = time_columns(header, name, options.unit)
     clients = [shown(c) if not isinstance(c, int | str) else str(c) for c in _list(table, "client", name)]
-    start, end = (_floats(table, times[t][0], name) * times[t][1] for t in ("start", "end"))
+    cells = [_floats(table, column, name) for column, _ in times.values()]
+    start, end = (
+        times_of * UNITS_US[unit] for times_of, (_, unit) in zip(cells, times.values(), strict=True)
+    )
     n = len(start)
     kinds = [str(k) for k in _list(table, "kind", name)] if "kind" in header else [options.kind] * n
     values = _floats(table, "value", name) if "value" in header else np.full(n, np.nan)
     problems = Problems()
     for i in range(n):
-        if problem := row_problem(float(start[i]), float(end[i]), kinds[i], float(values[i])):
+        interval_us, written = (start[i].item(), end[i].item()), (cells[0][i], cells[1][i])
+        if problem := row_problem(interval_us, kinds[i], values[i].item(), written, times):
             problems.add(f"{name}, row {i} (client {clients[i][:80]!r}): {problem}")
     problems.check()
     start_us, end_us = (np.round(t).astype(np.int64) for t in (start, end))

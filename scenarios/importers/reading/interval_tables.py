@@ -16,7 +16,7 @@ from fedsim.worlds.importer import Imported
 from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace
 
 Unit = Literal["us", "ms", "s", "min", "h"]
-UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
+UNITS_US: dict[Unit, int] = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 LONGEST_US = 3.2e15
 _TIMES = ("start", "end")
 
@@ -63,16 +63,20 @@ class PlainTable:
     """Return the place of a row for messages."""
 
 
-def time_columns(header: Sequence[str], name: str, unit: Unit) -> dict[str, tuple[str, int]]:
-    """Return by `start` and `end` the column that holds it and its unit in microseconds.
+TimeColumns = dict[str, tuple[str, Unit]]
+"""By `start` and `end` the column that holds it, and its unit."""
+
+
+def time_columns(header: Sequence[str], name: str, unit: Unit) -> TimeColumns:
+    """Return the columns of a table that hold times, and their units.
 
     The names `start_s`, `start_ms`, ... give the unit; a bare `start` is in `unit`. Raises TraceError for missing,
     unknown and repeated columns.
     """
-    chosen = {}
+    chosen: TimeColumns = {}
     for time in _TIMES:
-        names = {time: UNITS_US[unit]} | {f"{time}_{u}": scale for u, scale in UNITS_US.items()}
-        present = [(n, scale) for n, scale in names.items() if n in header]
+        names = {time: unit} | {f"{time}_{u}": u for u in UNITS_US}
+        present = [(n, u) for n, u in names.items() if n in header]
         if len(present) != 1:
             raise TraceError(
                 f"{name}: expected one column of {', '.join(names)}, found {shown(list(header))}"
@@ -128,14 +132,23 @@ def _with_unknown(
     )
 
 
-def row_problem(start: float, end: float, kind: str, value: float) -> str | None:
-    """Return what is wrong with a row (times in microseconds), or None."""
+def row_problem(
+    interval_us: tuple[float, float],
+    kind: str,
+    value: float,
+    cells: tuple[object, object],
+    times: TimeColumns,
+) -> str | None:
+    """Return what is wrong with a row, or None; `cells` are start and end as the columns `times` have them."""
     if kind not in KINDS:
         return f"there is no kind {shown(kind)}{closest(kind[:80], KINDS)}"
-    if not (0 <= start <= LONGEST_US and end <= LONGEST_US):
-        return f"expected times from 0 to 100 years, found {start:g} to {end:g} us"
-    if round(end) <= round(start):
-        return f"expected an end after the start, found {end:g} after {start:g} us"
+    start_us, end_us = interval_us
+    outside = not (0 <= start_us <= LONGEST_US and end_us <= LONGEST_US)
+    if outside or round(end_us) <= round(start_us):
+        start, end = (f"{str(cell)[:80]} {times[time][1]}" for time, cell in zip(_TIMES, cells, strict=True))
+        if outside:
+            return f"expected times from 0 to 100 years, found {start} to {end}"
+        return f"expected an end after the start, found {end} after {start}"
     if kind in MODELLED and not 1e-300 < value < 1e300:
         return f"expected a finite value above 0 for {kind!r}, found {value:g}"
     return None

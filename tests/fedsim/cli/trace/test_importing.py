@@ -119,7 +119,25 @@ def test_wrong_arguments_are_refused(table, tmp_path, arguments, error, message)
 def test_a_file_that_nobody_knows_exits_with_2_and_says_why(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("nothing to see")
     assert _code(["trace", "import", str(tmp_path / "notes.txt"), "-o", str(tmp_path / "w.parquet")]) == 2
-    assert "notes.txt: no importer recognises it" in capsys.readouterr().err
+    assert "notes.txt: no importer recognises it; name one of bamboo, csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ("user,start,end", "expected a column 'client', found ['user', 'start', 'end']"),
+        (
+            "client,timestamp,online",
+            "expected one column of start, start_us, start_ms, start_s, start_min, start_h",
+        ),
+        ("client;start;end", "expected columns separated by ',', found 'client;start;end'"),
+    ],
+)
+def test_a_csv_file_that_nobody_knows_is_told_the_columns_of_a_table(tmp_path, header, complaint):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{header}\na,0,1\n")
+    message = failed(TraceError, path, "-o", tmp_path / "w.parquet")
+    assert f"mine.csv: no importer recognises it; csv: {complaint}" in message
 
 
 def test_files_of_several_formats_are_told_apart(table, tmp_path):

@@ -1,12 +1,15 @@
 """Plain tables of intervals, as text and as Parquet."""
 
 import io
+import shlex
+import tomllib
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from fedsim.common.errors import ConfigError
-from fedsim.worlds.importer import build_importer
+from fedsim.worlds.importer import Source, build_importer
 from fedsim.worlds.trace import Trace
 from published import imported, refused, values, windows
 
@@ -58,10 +61,17 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
         ("client,start,end\nx,1,1", "expected an end after the start"),
         (
             "client,start,end\nx,0,1e-7",
-            "line 2, client 'x': expected an end after the start, found 0.1 after 0 us",
+            "line 2, client 'x': expected an end after the start, found 1e-7 s after 0 s",
         ),
+        ("client,start_h,end_min\nx,3,60", "expected an end after the start, found 60 min after 3 h"),
+        (
+            "client,start,end\nx,2024-01-01T00:00,2024-01-01T01:00\n" + "x,a,b\n",
+            "t.csv, line 2: dates are not read: write hours (start_h, end_h) or another unit from the start, "
+            "found '2024-01-01T00:00'",
+        ),
+        ("client,start,end\nx,0,01.02.2024 10:00", "line 2: dates are not read"),
         ("client,start,end\nx,a,1", "line 2, 'start': expected a number, found 'a'"),
-        ("client,start,end\nx,0,1e300", "expected times from 0 to 100 years"),
+        ("client,start,end\nx,0,1e300", "expected times from 0 to 100 years, found 0 s to 1e300 s"),
         ("client,start,end\n,0,1", "line 2: expected a client, found none"),
         ("client,start,end,kind\nx,0,1,onlin", "there is no kind 'onlin'; did you mean 'online'?"),
         (
@@ -82,6 +92,23 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
 )
 def test_wrong_tables_are_refused_with_the_line(text, said):
     assert said in refused("csv", {"t.csv": text})
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|", " "])
+def test_another_separator_is_told_with_the_command_that_reads_it(separator):
+    text = TABLE.replace(",", separator)
+    message = refused("csv", {"t.csv": text})
+    assert (
+        f"t.csv: expected columns separated by ',', found {text.splitlines()[0]!r}: name the separator"
+        in message
+    )
+    *command, option = shlex.split(message.partition("separator, ")[2])
+    assert command == ["fedsim", "trace", "import", "csv", "t.csv", "--option"]
+    options = tomllib.loads(option)
+    assert options == {"separator": separator}
+    if separator != " ":  # which does not hold empty cells apart
+        trace = build_importer("csv", options).read([Source(Path("t.csv"), text.encode())]).trace
+        assert trace.digest() == imported("csv", {"t.csv": TABLE}).trace.digest()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +150,9 @@ def test_a_trace_is_taken_as_it_is(tmp_path):
 def test_wrong_parquet_is_refused(tmp_path):
     assert "x: not a readable Parquet file" in refused("parquet", {"x": b"PAR1 and no more"})
     table = as_parquet(tmp_path, client=[1, 1], start=[0, 5], end=[4, 5])
-    assert "row 1 (client '1'): expected an end after the start" in refused("parquet", table)
+    assert "row 1 (client '1'): expected an end after the start, found 5.0 s after 5.0 s" in refused(
+        "parquet", table
+    )
     assert "expected numbers in column 'start'" in refused(
         "parquet", as_parquet(tmp_path, client=[1], start=["x"], end=[4])
     )
