@@ -31,6 +31,11 @@ ModelFactory = Callable[..., nn.Module]
 """A function that returns a module, without arguments or with `in_shape` and `n_classes`."""
 _OFFICIAL = {"pool": "official", "fractions": [0.9, 0.1, 0.0]}
 """How a task with a test set is split, unless the configuration says so."""
+_OF_CLIENTS = (
+    "fedsim.Task.from_dataset(ConcatDataset(parts), "
+    "client=np.repeat(range(len(parts)), [len(part) for part in parts]))"
+)
+"""What makes a task of one dataset for each client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +206,25 @@ def _factory(task: Task) -> Callable[..., Task]:
 def _task(value: GivenTask) -> Task:
     if isinstance(value, Task):
         return value
-    if isinstance(value, (tuple, list)):
-        if len(value) != 2:
-            raise ConfigError(f"task: expected a pair (train, test) of datasets, found {len(value)} entries")
+    if isinstance(value, tuple) and len(value) == 2:
         return Task.from_dataset(value[0], test=value[1])
-    if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, (str, Mapping)):
+    several = isinstance(value, (tuple, list, Mapping))
+    if (
+        hasattr(value, "__getitem__")
+        and hasattr(value, "__len__")
+        and not (several or isinstance(value, str))
+    ):
         return Task.from_dataset(value)
-    loader = "; pass its dataset, loader.dataset" if isinstance(value, DataLoader) else ""
-    named = f"; a configuration names it: [task] with name = {value!r}" if isinstance(value, str) else ""
+    hint = ""
+    if several:
+        hint = f"; datasets of clients become one task: {_OF_CLIENTS}"
+    elif isinstance(value, DataLoader):
+        hint = "; pass its dataset, loader.dataset"
+    elif isinstance(value, str):
+        hint = f"; a configuration names it: [task] with name = {value!r}"
+    found = f"a {type(value).__name__} of {len(value)} entries" if several else described(value)
     raise ConfigError(
-        f"task: expected a fedsim.Task, a torch dataset or a pair of two, found {described(value)}{loader}{named}"
+        f"task: expected a fedsim.Task, a torch dataset or the pair (train, test) of two, found {found}{hint}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import ConcatDataset, TensorDataset
 
 import fedsim
 from fedsim.common import plugins
@@ -191,6 +192,23 @@ def test_a_pair_of_datasets_is_divided_and_tested_on_the_second(tmp_path: Path) 
     assert everything.config["task"]["fractions"] == [0.8, 0.1, 0.1]
 
 
+@pytest.mark.parametrize("clients", [2, 6])
+@pytest.mark.parametrize("as_given", [list, lambda parts: dict(enumerate(parts))])
+def test_datasets_of_clients_are_told_the_task_that_they_become(
+    clients: int, as_given: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    """Two of them are no pair of a training and a test set."""
+    rows = np.array_split(np.arange(len(X)), clients)
+    parts = [TensorDataset(torch.tensor(X[of_client]), torch.tensor(Y[of_client])) for of_client in rows]
+    divided = TABLES | {"task": {"clients": 5}, "partition": {"name": "iid"}}
+    with pytest.raises(ConfigError, match=rf"found a \w+ of {clients} entries; datasets of clients") as told:
+        run(tmp_path, divided, task=as_given(parts))
+    _, _, recipe = str(told.value).partition("become one task: ")
+    task = eval(recipe, {"fedsim": fedsim, "ConcatDataset": ConcatDataset, "np": np, "parts": parts})
+    assert [of_client.tolist() for of_client in task.natural] == [of_client.tolist() for of_client in rows]
+    assert np.array_equal(task.y, Y)
+
+
 def test_a_plan_takes_them_too() -> None:
     [planned] = plan(TABLES, task=TASK, model=net, workers=0)
     assert (planned.steps, planned.clients) == (6, 6)
@@ -203,11 +221,11 @@ def test_a_plan_takes_them_too() -> None:
         ({"arms": {"a": {"task": {"name": "mnist"}}}}, {}, "task.name: given twice, as task= and as 'mnist'"),
         ({"model": {"name": "mlp"}}, {}, "model: given twice, as model= and as 'mlp'"),
         ({"task": {"clients": 9}}, {}, "has 6 clients of its own, not 9"),
-        ({}, {"task": (X, Y, X)}, r"expected a pair \(train, test\) of datasets, found 3 entries"),
+        ({}, {"task": (X, Y, X)}, r"or the pair \(train, test\) of two, found a tuple of 3 entries"),
         (
             {},
             {"task": "digits"},
-            "task: expected a fedsim.Task, a torch dataset or a pair of two, found 'digits'",
+            r"task: expected a fedsim.Task, a torch dataset or the pair \(train, test\) of two, found 'digits'",
         ),
         (
             {},
