@@ -100,8 +100,15 @@ class _Rows:
 
     def add(self, source: Source, options: Plain, separator: str, problems: Problems) -> None:
         """Read one file; rows that are wrong are noted with their lines."""
-        header = next((row.cells for row in rows(source, separator)), [])
+        table = rows(source, separator)
+        header = table[0].cells if table else []
         _check_separator(header, source, separator)
+        for row in table[1:]:
+            if any(row.cells[len(header) :]):
+                problems.add(
+                    f"{source.name}, line {row.line}: expected {len(header)} cells, found {len(row.cells)}: put a cell "
+                    f"that holds {separator!r} in quotes, and write decimals with a point"
+                )
         times = time_columns(header, source.name, options.unit)
         wanted = ["client", times["start"][0], times["end"][0]]
         optional: list[str] = [name for name in ("kind", "value") if name in header]

@@ -57,6 +57,10 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
         ("start,end\n1,2", "expected a column 'client'"),
         ("client,start,end,valu\nx,1,2,3", "unknown column 'valu'; did you mean 'value'?"),
         ("client,start,end\nx,1", "line 2: expected 3 columns, found 2"),
+        (
+            "client,start,end\na,0,5,10,5\nb,1,2\n",
+            "t.csv, line 2: expected 3 cells, found 5: put a cell that holds ',' in quotes, and write decimals with a",
+        ),
         ("client,start,end\nx,2,1", "line 2, client 'x': expected an end after the start"),
         ("client,start,end\nx,1,1", "expected an end after the start"),
         (
@@ -92,6 +96,11 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
 )
 def test_wrong_tables_are_refused_with_the_line(text, said):
     assert said in refused("csv", {"t.csv": text})
+
+
+def test_empty_cells_at_the_ends_of_rows_are_no_cells():
+    trace = imported("csv", {"t.csv": "client,start,end\nx,1,2,\ny,3,4,,\n"}).trace
+    assert windows(trace, "online") == [(0, S, 2 * S), (1, 3 * S, 4 * S)]
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|", " "])
