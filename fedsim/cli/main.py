@@ -149,9 +149,12 @@ def _code(arguments: list[str] | None) -> int:
         say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
         errors = error.errors.values() if isinstance(error, SomeFailed) else (error,)
         return 2 if all(map(_of_input, errors)) else 1
-    except OSError as error:
-        if error.errno not in _NO_TRACEBACK:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_TRACEBACK:
+            say(f"error: {error}", err=True)
+            return 2 if error.errno in _BAD_PATH else 1
+        if not (text := plugins.traceback_of(error)):
             raise
-        say(f"error: {error}", err=True)
-        return 2 if error.errno in _BAD_PATH else 1
+        say(text, err=True)
+        return 1
     return 0

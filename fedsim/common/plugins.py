@@ -30,8 +30,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.machinery import SourceFileLoader
+from itertools import takewhile
 from pathlib import Path
-from traceback import walk_tb
+from traceback import format_exception, format_exception_only, walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -427,9 +428,54 @@ def line_of(error: BaseException) -> str:
         (Path(frame.f_code.co_filename).name, line)
         for through in (error, _root(error))
         for frame, line in walk_tb(through.__traceback__)
-        if (module := str(frame.f_globals.get("__name__"))).startswith(_PREFIX) or module in _installed
+        if _of_plugin(str(frame.f_globals.get("__name__")))
     ]
     return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
+
+
+def _of_plugin(module: str) -> bool:
+    return module.startswith(_PREFIX) or module in _installed
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return an error and its traceback from the first line of a plug-in's file on; empty if it has no such line.
+
+    The frames above that are cut out of the error.
+    """
+    in_plugin = False
+    for each in _chain(error):
+        frame = each.__traceback__
+        while frame is not None and not _of_plugin(str(frame.tb_frame.f_globals.get("__name__"))):
+            frame = frame.tb_next
+        if frame is not None:
+            each.__traceback__, in_plugin = frame, True
+    return "".join(format_exception(error)).rstrip() if in_plugin else _traceback_of_actor(error)
+
+
+def _traceback_of_actor(error: BaseException) -> str:
+    """Return the same for an error of an actor, whose traceback is the text of its cause."""
+    files = {module.__file__ for name, module in [*sys.modules.items()] if _of_plugin(name)}
+    lines = str(error.__cause__).splitlines()
+    first = next((i for i, line in enumerate(lines) if _file_in(line) in files), None)
+    if first is None:
+        return ""
+    frames = takewhile(lambda line: line.startswith(" "), lines[first:])
+    text = "".join(format_exception_only(error)).rstrip()
+    return "\n".join(["Traceback (most recent call last):", *frames, text])
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and the errors before it that Python shows above it."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+
+
+def _file_in(line: str) -> str:
+    """Return the whole path in a line of a traceback, or ""."""
+    return str(Path(line.split('"')[1]).absolute()) if line.lstrip().startswith('File "') else ""
 
 
 class _TextLoader(SourceFileLoader):

@@ -622,6 +622,70 @@ def test_the_command_fails_where_a_plug_in_ends_the_process(mine: Any, tmp_path:
             del sys.modules[module]
 
 
+SLIPS = {
+    "rule": (
+        "return stateless(lambda stack: stack.updates)",
+        {},
+        "AttributeError: 'Stack' object has no attribute 'updates'",
+    ),
+    "selector": (
+        "return choosing(lambda *view: open('gone.csv'))",
+        {"selection": {"name": "MINE"}, "algorithm": {"name": "fedavg"}},
+        "FileNotFoundError: [Errno 2] No such file or directory: 'gone.csv'",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", SLIPS)
+def test_the_command_shows_the_traceback_from_the_plug_in_on(
+    mine: Any, tmp_path: Path, capsys: Any, where: str
+) -> None:
+    body, tables, message = SLIPS[where]
+    lines = failing(mine(body), tmp_path, capsys, tables, "0")
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].startswith(f'  File "{tmp_path}/mine.py", line 11, in ')
+    assert message in lines
+    assert [line for line in lines if line.startswith("  File")] == [lines[1]]
+    assert lines[-1].startswith(
+        f"{tmp_path}/out/small: failed at step 0; its records up to there can be read."
+    )
+
+
+def test_the_error_behind_that_of_a_plug_in_is_shown_too(mine: Any, tmp_path: Path, capsys: Any) -> None:
+    body = (
+        "def broken(stack):\n        try:\n            return 1 / 0\n        except ZeroDivisionError as error:\n"
+        "            raise RuntimeError('mine') from error\n    return stateless(broken)"
+    )
+    lines = failing(mine(body), tmp_path, capsys, {}, "0")
+    assert [line.rpartition(", line ")[2] for line in lines if f'"{tmp_path}/mine.py"' in line] == [
+        "13, in broken",
+        "15, in broken",
+    ]
+    assert sum(line.startswith("  File") for line in lines) == 2
+    assert "RuntimeError: mine" in lines
+
+
+@pytest.mark.ray
+def test_the_traceback_of_an_actor_begins_in_the_plug_in(mine: Any, tmp_path: Path, capsys: Any) -> None:
+    body, tables, message = SLIPS["rule"]
+    lines = failing(mine(body), tmp_path, capsys, tables, "2")
+    assert lines[1] == f'  File "{tmp_path}/mine.py", line 11, in <lambda>'
+    assert lines[-2] == message
+    assert [line for line in lines if line.startswith("  File")] == [lines[1]]
+
+
+def failing(name: str, tmp_path: Path, capsys: Any, tables: dict[str, Any], workers: str) -> list[str]:
+    """Return the lines of the error of `fedsim run` with a plug-in in place of MINE, or as the rule without tables."""
+    named = {kind: {"name": table["name"].replace("MINE", name)} for kind, table in tables.items()}
+    config = small(world=ALWAYS).resolved() | (named or {"algorithm": {"name": name}})
+    file = tmp_path / "mine.toml"
+    file.write_text(tomli_w.dumps(config))
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(file), "--out", str(tmp_path / "out"), "--workers", workers, "--quiet"])
+    assert ended.value.code == 1
+    return capsys.readouterr().err.splitlines()
+
+
 TASK = Task("mine", np.ones((6, 2), np.float32), np.arange(6) % 3, 3, np.zeros(6, dtype=bool))
 
 
