@@ -109,7 +109,7 @@ def checked_options(
     known = options_of(make, supplied)
     problems = [f"{plugin} has no option {key!r}{suggest(key, known)}" for key in options if key not in known]
     problems += _missing_arguments(plugin, make, supplied)
-    valid = {key: value for key, value in options.items() if key in known}
+    valid = completed(options, known)
     try:
         values = options_model(make, tuple(supplied)).model_validate(valid)
     except pydantic.ValidationError as error:
@@ -119,6 +119,16 @@ def checked_options(
     if problems:
         raise ConfigError("\n".join(problems))
     return {key: getattr(values, key) for key in options}
+
+
+def completed(options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """Return the known options; tables get what they lack of a default that has a method `completed`."""
+    valid = {key: value for key, value in options.items() if key in known}
+    for key, value in valid.items():
+        complete = getattr(known[key].default, "completed", None)
+        if isinstance(value, Mapping) and callable(complete):
+            valid[key] = complete(value)
+    return valid
 
 
 def _missing_arguments(plugin: str, make: Callable[..., Any], supplied: Iterable[str]) -> list[str]:

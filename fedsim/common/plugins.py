@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import ConfigError, Error, RunError, closest
 from fedsim.common.option_requirements import lacks_in, refusal
-from fedsim.common.plugin_options import call, checked_options, options_model, options_of, plain
+from fedsim.common.plugin_options import call, checked_options, completed, options_model, options_of, plain
 
 if TYPE_CHECKING:
     import importlib.metadata
@@ -231,8 +231,8 @@ def idle_options(
 ) -> list[tuple[str, str]]:
     """Return the options that depend on another one, and what each lacks to have an effect, or ""."""
     make = factory(kind, name)
-    known = {key: value for key, value in options.items() if key in options_of(make, supplied)}
-    return list(lacks_in(options_model(make, tuple(supplied)).model_validate(known)))
+    given = completed(options, options_of(make, supplied))
+    return list(lacks_in(options_model(make, tuple(supplied)).model_validate(given)))
 
 
 def resolved(kind: str, name: str, options: Mapping[str, Any], supplied: Iterable[str]) -> dict[str, Any]:

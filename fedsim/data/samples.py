@@ -83,6 +83,8 @@ def labels(value: Any, where: str) -> Array:
 
 def _as_labels(array: Array) -> str:
     """Return what makes whole numbers of labels of another form."""
+    if array.ndim == 2 and array.shape[1] == 1:
+        return "; y.reshape(-1) makes them"
     if array.ndim == 2:
         return "; of one column for each class, y.argmax(1) makes them"
     if array.dtype.kind in "OUS":

@@ -23,7 +23,9 @@ def losses_of(loss: Loss, across: torch.Tensor, labels: torch.Tensor) -> torch.T
     """
     own = labels.unsqueeze(-2)
     if loss == "hinge":
-        rival = across.scatter(-2, own, -torch.inf).amax(dim=-2)
+        rival = (
+            across.scatter(-2, own, -torch.inf).max(dim=-2).values
+        )  # amax shares the gradient among equal ones
         return torch.relu(1 + rival - across.gather(-2, own).squeeze(-2))
     return functional.log_softmax(across, dim=-2).gather(-2, own).squeeze(-2).neg_()
 
@@ -40,10 +42,10 @@ def correct_of(across: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     own, largest = labels[None], across.amax(dim=0)
     correct = across.gather(0, own)[0] == largest
     if across.is_cuda:
-        n_largest = int(torch.count_nonzero(across == largest))
+        n_smaller = int(torch.count_nonzero(across < largest))
     else:  # NumPy is faster than torch here
-        n_largest = int(np.count_nonzero(across.numpy() == largest.numpy()))
-    if n_largest != len(labels):  # rare: equal logits, or NaN
+        n_smaller = int(np.count_nonzero(across.numpy() < largest.numpy()))
+    if n_smaller != (len(across) - 1) * len(labels):  # rare: equal logits, or NaN, both of which leave fewer
         before = torch.arange(len(across), device=across.device)[:, None] < own
         correct &= ~((across == largest) & before).any(dim=0)
     return correct

@@ -218,12 +218,17 @@ def _group(cohort: Cohort, steps: Steps, jobs: Ints, split: Split, sgd: LocalSGD
         table[minibatch * width + column] = values
         return torch.from_numpy(table).view(shape)
 
+    own = np.broadcast_to(split.indices[split.offsets[clients]][None, :, None], shape)
+    index = torch.from_numpy(
+        own.reshape(-1).copy()
+    )  # a place without a sample has the client's first one, of weight 0
+    index[minibatch * width + column] = torch.from_numpy(split.indices[split.offsets[clients][job] + sample])
     views = None
     if sgd.augment is not None:
         views = padded(sgd.augment.drawn(seed, "batches", clients[job], nths[job], epoch, sample))
     return Group(
         jobs=jobs,
-        index=padded(split.indices[split.offsets[clients][job] + sample]),
+        index=index.view(shape),
         weight=padded((1.0 / counts[minibatch]).astype(np.float32)),
         counts=counts.reshape(s, g),
         active=np.searchsorted(-total, -np.arange(s), side="left").tolist(),

@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 GIVES = {"compute": ("compute",), "network": ("downlink", "uplink"), "faults": ("fault",)}
-"""Kinds that each source gives. `availability` gives `online`, `unknown` and every kind that no other source gives."""
+"""Kinds that each source gives if it has them. `availability` gives `online`, `unknown` and all that no other gives."""
 SPREADS = {f"{kind}_cv": kind for kind in MODELLED}
 """Facts about how much a client's speeds vary from job to job."""
 _SCORES: Mapping[str, Callable[[Trace], Floats]] = {
@@ -71,16 +71,22 @@ def join(
     horizon_us = _horizon_us({"availability": availability, **sources})
     n = availability.clients if clients is None else clients
     base_clients = drawn(np.arange(availability.clients), n, replace, seed, "join availability")
-    from_others = {kind for name in sources for kind in GIVES[name]}
+    gives = {name: _given(trace, GIVES[name]) for name, trace in sources.items()}
+    from_others = {kind for kinds in gives.values() for kind in kinds}
     base_kinds = tuple(kind for kind in KINDS if kind not in from_others)
     parts, assignments = {"availability": _Part(availability, base_clients, base_kinds)}, {}
     online = _online_share(availability, unknown)[base_clients]
     for name, trace in sources.items():
         chosen = drawn(_described_clients(name, trace), n, replace, seed, f"join {name}")
         pairs = assign(online, _SCORES[name](trace)[chosen], rules[name], seed, f"join {name}")
-        parts[name], assignments[name] = _Part(trace, chosen[pairs.right], GIVES[name]), pairs.facts()
+        parts[name], assignments[name] = _Part(trace, chosen[pairs.right], gives[name]), pairs.facts()
     drawing = {"clients": n, "replace": replace, "seed": seed}
     return _put_together(parts, horizon_us, {"assignment": assignments, "drawn": drawing})
+
+
+def _given(trace: Trace, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds that a source takes from availability: speeds that it models, and faults even if it has none."""
+    return tuple(kind for kind in kinds if kind == "fault" or len(trace.spans(kind).client))
 
 
 def _rules(

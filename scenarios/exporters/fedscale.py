@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common.units import US
+from fedsim.common.units import US, show_us
 from fedsim.scenarios.exporters.exported import Exported, count, facts_left_out, ids, kinds_left_out
+from fedsim.scenarios.importers.reading.files import DAY_US
 from fedsim.worlds.trace import Spans, Trace
 
 _FACTS = ("id", "model", "duration_s")
@@ -37,7 +38,9 @@ def fedscale(trace: Trace) -> Exported:
             "inactive": [_seconds(t - 1) for t in end.tolist()],
             "finish_time": None if open_end[client] else _seconds(int(periods[client])),
         }
-    return Exported(pickle.dumps(clients, protocol=4), list(_left_out(trace, unknown, open_end)))
+    days = -(-int(online.end_us[open_end[online.client]].max(initial=0)) // DAY_US)
+    read_us = max(int(periods[~open_end].max(initial=0)), days * DAY_US)
+    return Exported(pickle.dumps(clients, protocol=4), list(_left_out(trace, unknown, open_end, read_us)))
 
 
 def _seconds(time_us: int) -> int | float:
@@ -62,11 +65,14 @@ def _open_ends(
 
 
 def _left_out(
-    trace: Trace, unknown: Spans, open_end: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    trace: Trace, unknown: Spans, open_end: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], read_us: int
 ) -> Iterator[str]:
+    """Yield what an import, which finds the horizon `read_us`, does not return."""
     yield from kinds_left_out(trace, ["online", "unknown"])
     hidden = len(unknown.client) - int(open_end.sum())
     yield from count(np.ones(hidden, dtype=bool), "unknown intervals, which become offline")
+    if trace.clients and read_us != trace.horizon_us:
+        yield f"the horizon: {show_us(trace.horizon_us)}, which becomes {show_us(read_us)}, whole days of open ends"
     if trace.after_end != "repeat":
         yield f"the end of the world: {trace.after_end}; in FedScale clients begin again"
     yield from facts_left_out(trace, _FACTS)

@@ -103,11 +103,11 @@ class _Rows:
         table = rows(source, separator)
         header = table[0].cells if table else []
         _check_separator(header, source, separator)
-        for row in table[1:]:
-            if any(row.cells[len(header) :]):
+        for each in table[1:]:
+            if any(each.cells[len(header) :]):
                 problems.add(
-                    f"{source.name}, line {row.line}: expected {len(header)} cells, found {len(row.cells)}: put a cell "
-                    f"that holds {separator!r} in quotes, and write decimals with a point"
+                    f"{source.name}, line {each.line}: expected {len(header)} cells, found {len(each.cells)}: put a "
+                    f"cell that holds {separator!r} in quotes, and write decimals with a point"
                 )
         times = time_columns(header, source.name, options.unit)
         wanted = ["client", times["start"][0], times["end"][0]]

@@ -16,7 +16,7 @@ has the density x f(x) / m, and its remainder is a uniform part of it (Cox, Rene
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -45,6 +45,10 @@ class Options(BaseModel):
             raise ValueError("; ".join(hints))
         return raw
 
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a user's table with the keys that this default sets and the table lacks."""
+        return {name: getattr(self, name) for name in self.model_fields_set} | dict(given)
+
 
 class Law(Options):
     """A law of durations, given by its mean and, where it has one, its shape."""
@@ -68,6 +72,13 @@ class Law(Options):
             expected = "a shape from 0.1 to 10" if self.law in SHAPED else "no shape"
             raise ValueError(f"expected {expected} with the law {self.law!r}, found shape = {self.shape}")
         return self
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a user's table with this default's keys, but for the shape of another law."""
+        table = super().completed(given)
+        if "shape" not in given and table.get("law") != self.law:
+            table.pop("shape", None)
+        return table
 
     @property
     def mean_us(self) -> int:

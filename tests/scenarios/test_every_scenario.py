@@ -7,10 +7,12 @@ import tomllib
 import pytest
 
 from fedsim.common import parallel, plugins
+from fedsim.common.errors import ConfigError
 from fedsim.common.plugin_options import options_of
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.world import WorldFile, resolved_options, world_trace
 from fedsim.scenarios.processes import simulate as _simulate
+from fedsim.scenarios.processes.laws import Options
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.trace_writer import TraceWriter
 from made_worlds import DAY, HOUR, NAMES, TYPICAL, lives, made
@@ -88,6 +90,33 @@ def test_the_source_tells_how_to_make_it_again(name):
     source = typical(name, horizon_us=HOUR).source
     assert f'"scenario": "{name}"' in source
     assert '"seed": 1' in source
+
+
+TABLES = [
+    (name, option, key)
+    for name in NAMES
+    for option, parameter in options_of(plugins.factory("scenario", name)).items()
+    if isinstance(parameter.default, Options)
+    for key in type(parameter.default).model_fields
+    if getattr(parameter.default, key) is not None
+]
+
+
+@pytest.mark.parametrize(("name", "option", "key"), TABLES)
+def test_a_part_of_a_table_leaves_the_defaults_of_the_other_keys(name, option, key):
+    default = options_of(plugins.factory("scenario", name))[option].default
+    part = {option: {key: getattr(default, key)}}
+    same, default_world = made(name, TYPICAL.get(name, {}) | part, clients=6), typical(name, clients=6)
+    assert (same.table, same.about) == (default_world.table, default_world.about)
+
+
+def test_another_law_drops_the_shape_of_the_default_and_keeps_its_mean():
+    short, whole = ({"on": {"law": "exponential"} | more} for more in ({}, {"mean": "2h"}))
+    assert made("semi_markov", short).table == made("semi_markov", whole).table
+    with pytest.raises(
+        ConfigError, match=r"expected a shape from .* with the law 'gamma', found shape = None"
+    ):
+        made("semi_markov", {"on": {"law": "gamma"}})
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -36,7 +36,9 @@ class Edits:
     scale_downlink: Annotated[float, Option(help="6. Multiply bytes per second down.")] = 1.0
     scale_uplink: Annotated[float, Option(help="6. Multiply bytes per second up.")] = 1.0
     tile: Annotated[int | None, Option(min=1, help="7. Write so many laps of loop periods out.")] = None
-    seed: Annotated[int, Option(min=0, help="Seed of --resample and --spread.")] = 0
+    seed: Annotated[
+        int | None, Option(min=0, help="Seed of --resample and --spread; 0 by default.", show_default=False)
+    ] = None
 
 
 @grouped
@@ -62,11 +64,13 @@ def _chosen(trace: Trace, edits: Edits) -> Trace:
 
     if edits.replace is not None and edits.resample is None:
         raise ConfigError("--replace and --no-replace: expected --resample beside them, found none")
+    if edits.seed is not None and edits.resample is None and edits.spread is None:
+        raise ConfigError("--seed: expected --resample or --spread beside it, found none")
     if edits.select is not None:
         trace = transforms.select(trace, client_list(edits.select, trace.clients))
     if edits.resample is None:
         return trace
-    return transforms.resample(trace, edits.resample, edits.replace, edits.seed)
+    return transforms.resample(trace, edits.resample, edits.replace, edits.seed or 0)
 
 
 def _moved(trace: Trace, edits: Edits) -> Trace:
@@ -78,7 +82,7 @@ def _moved(trace: Trace, edits: Edits) -> Trace:
     if edits.shift is None and edits.spread is None:
         return trace
     by_us = signed_us("--shift", edits.shift or "0")
-    return transforms.shift(trace, by_us, signed_us("--spread", edits.spread or "0"), edits.seed)
+    return transforms.shift(trace, by_us, signed_us("--spread", edits.spread or "0"), edits.seed or 0)
 
 
 def client_list(text: str, clients: int) -> list[int]:

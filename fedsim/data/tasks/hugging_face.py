@@ -86,7 +86,7 @@ class _Rows:
     def __getitem__(self, number: int) -> dict[str, Any]:
         row = dict(self.dataset[number])
         if self.images is not None:
-            row[self.images] = _pixels(row[self.images])
+            row[self.images] = pixels_of(row[self.images])
         return row
 
 
@@ -116,8 +116,10 @@ def _split(loaded: Any, name: str, named: bool, place: Path) -> Any:
     return loaded[name]
 
 
-def _pixels(image: Any) -> NDArray[np.float32]:
+def pixels_of(image: Any) -> NDArray[np.float32]:
     """Return an image as float32 [channels, height, width]; grey levels and colours of 8 bits go from 0 to 1."""
+    if getattr(image, "mode", "") in ("P", "PA", "CMYK"):  # places in a palette are no grey levels
+        image = image.convert("RGB")
     pixels = np.asarray(image)
     shaped = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     whole = shaped.astype(np.float32)

@@ -99,6 +99,10 @@ def test_a_test_set_without_clients_goes_to_clients_by_label() -> None:
         (lambda: Task.from_arrays(X, Y[:5]), "y: expected 8 labels, as many as rows of x, found 5"),
         (lambda: Task.from_arrays(X, Y / 2), "y: expected one whole number .* found float64"),
         (
+            lambda: Task.from_arrays(X, Y[:, None]),
+            r"found int64 of shape \[8, 1\]; y.reshape\(-1\) makes them",
+        ),
+        (
             lambda: Task.from_arrays(X, Y, CLIENT[:3]),
             "client: expected 8 whole numbers or texts, .* shape \\[3\\]",
         ),

@@ -847,7 +847,7 @@ def test_the_table_shows_running_cells_and_counts(tmp_path: Path) -> None:
     assert "rule=fedavg, seed 1" in text
     assert "50%" in text
     assert "00:01:30" in text
-    assert "1 of 4 done, 0 failed, 1 running, 2 left, to go 0 s" in text
+    assert "1 of 4 done, 0 failed, 1 running, 2 left, to go under 1 s" in text
 
 
 def test_every_key_and_option_is_documented() -> None:

@@ -40,6 +40,18 @@ def test_the_hinge_loss_of_three_classes_is_short_of_the_largest_other_logit() -
     assert gradient.tolist() == [[-1.0, 0.0, 1.0], [-1.0, 1.0, 0.0]]
 
 
+def test_of_equal_rivals_the_first_alone_is_pushed() -> None:
+    logits = torch.zeros(1, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(training_losses("hinge", logits, torch.tensor([1])).sum(), logits)
+    assert gradient.tolist() == [[1.0, -1.0, 0.0, 0.0]]
+
+
+def test_equal_logits_beside_one_that_is_no_number_are_told_apart() -> None:
+    logits = torch.tensor([[1.0, float("nan")], [1.0, 0.0]])
+    assert correct_of(logits, torch.tensor([1, 0])).tolist() == [False, False]
+    assert correct_of(logits, torch.tensor([0, 0])).tolist() == [True, False]
+
+
 def test_correct_is_argmax_with_equal_logits_too() -> None:
     draws = np.random.default_rng(0)
     logits = torch.from_numpy(draws.integers(0, 3, (4, 1000)).astype(np.float32))

@@ -217,6 +217,27 @@ def test_a_model_that_explodes_is_said_to_and_harms_nobody(data: FederatedData, 
     assert torch.equal(rows[others], expected[others])
 
 
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+def test_an_extreme_sample_spoils_the_updates_of_its_own_client_alone(mode: str) -> None:
+    """It is the first one of the data, and other clients' last minibatches are short."""
+    data, jobs = noise(K, (1, 60), 8, CLASSES), cohort()
+    data.x[0] = math.inf
+    owner = int(np.searchsorted(data.train.offsets, np.flatnonzero(data.train.indices == 0)[0], "right")) - 1
+    _, reports = trained(bench(data, "mlp", mode), jobs)
+    assert reports.finite.tolist() == (jobs.clients != owner).tolist()
+
+
+@pytest.mark.parametrize("mode", ["vmap", "dense"])
+def test_modes_agree_where_all_logits_are_equal(data: FederatedData, mode: str) -> None:
+    """The rival of the hinge loss is then the first of the other classes."""
+    tied: dict[str, Any] = {
+        "model_options": {"zero_init": True},
+        "sgd": LocalSGD(batch_size=8, lr=0.05, loss="hinge"),
+    }
+    by_group, by_one = (trained(bench(data, "softmax", each, **tied), cohort())[0] for each in (mode, "loop"))
+    torch.testing.assert_close(by_group, by_one, rtol=1e-3, atol=2e-5)
+
+
 @pytest.mark.parametrize(("hidden", "calls"), [([16], 1), ([64], 12)])
 def test_losses_of_a_small_model_are_found_for_many_clients_at_once(
     data: FederatedData, hidden: list[int], calls: int, monkeypatch: pytest.MonkeyPatch

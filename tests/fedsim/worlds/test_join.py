@@ -132,6 +132,14 @@ def test_the_spread_of_a_speed_comes_from_where_the_speed_comes_from():
     )
 
 
+@pytest.mark.parametrize(("gives", "keeps"), [("downlink", "uplink"), ("uplink", "downlink")])
+def test_what_a_source_does_not_have_comes_from_availability(gives, keeps):
+    phones = join(availability=sessions([10, 20]), network=speeds(("downlink", "uplink"), [5, 6]))
+    joined = join(availability=phones, network=speeds((gives,), [70, 80]))
+    assert set(joined.spans(keeps).value) == {5.0, 6.0}
+    assert set(joined.spans(gives).value) == {70.0, 80.0}
+
+
 def test_a_join_of_joins_keeps_all_numbers():
     once = join(availability=sessions([10, 20]), compute=speeds(("compute",), [1, 2]))
     twice = join(availability=once, network=speeds(("uplink",), [1, 2]))

@@ -75,6 +75,19 @@ def test_fedscale_holds_times_online_and_periods(world: Trace) -> None:
     assert imported(fedscale(back), "fedscale_availability").digest() == back.digest()
 
 
+def test_fedscale_tells_of_a_horizon_that_open_ends_change() -> None:
+    H = 3600 * US
+    client, start, end, kind = [0, 1, 1], [0, 0, H], [2 * H, H, 10 * H], ["online", "online", "unknown"]
+    world = Trace.of(client, start, end, kind, clients=2, horizon_us=10 * H, after_end="repeat")
+    exported = fedscale(world)
+    assert exported.left_out == ["the horizon: 10:00:00, which becomes 1d 00:00:00, whole days of open ends"]
+    assert imported(exported, "fedscale_availability").horizon_us == 24 * H
+    whole = Trace.of(
+        client[:1], start[:1], end[:1], kind[:1], clients=2, horizon_us=10 * H, after_end="repeat"
+    )
+    assert fedscale(whole).left_out == []
+
+
 @st.composite
 def seconds(draw: st.DrawFn) -> Trace:
     """Draw a world in whole seconds, with gaps between intervals of at least 15 s, and a client online at 0."""

@@ -69,6 +69,7 @@ def test_texts_are_read():
     [
         (("--select", "3-1"), ConfigError, "expected clients such as 0-99,150, found '3-1'"),
         (("--select", "x"), ConfigError, "found 'x'"),
+        (("--seed", "7"), ConfigError, "--seed: expected --resample or --spread beside it, found none"),
         (("--select", "20"), TraceError, "expected clients from 0 to 19, found client 20"),
         (("--select", f"0-{10**15}"), TraceError, "expected clients from 0 to 19, found client 20"),
         (("--crop", "2d"), ConfigError, "expected START:END, such as 1d:3d"),

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import fedsim
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
+from fedsim.data.tasks.hugging_face import pixels_of
 
 installed = pytest.mark.skipif(
     find_spec("datasets") is None,
@@ -134,3 +136,13 @@ def test_the_configuration_of_the_page_reads_such_a_dataset(tmp_path: Path, root
     del options["name"], options["clients"]
     task = plugins.build("task", "hugging_face", options, clients=3, seed=0, data_dir=tmp_path)
     assert len(task.natural) == 3
+
+
+@pytest.mark.parametrize("mode", ["P", "PA", "CMYK"])
+def test_colours_of_other_modes_are_those_of_the_image(mode: str) -> None:
+    """A palette's places, which depend on the file, are no grey levels."""
+    image = Image.fromarray(np.repeat(np.array([[[250, 10, 10]], [[10, 10, 250]]], np.uint8), 4, axis=1))
+    converted = image.convert("P").convert(mode) if mode == "PA" else image.convert(mode)
+    found, expected = pixels_of(converted), pixels_of(image)
+    assert found.shape == expected.shape == (3, 2, 4)
+    np.testing.assert_allclose(found, expected, atol=0.05)
