@@ -64,17 +64,17 @@ def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> N
     """Refuse a rule that lacks what the pacing asks of it, or that asks for more than the training gives."""
     algorithm = server.algorithm()
     needs = algorithm.needs
-    if server.late_rows and algorithm.receives:
-        raise ConfigError(
-            f"pacing.late: rule {server.rule!r} receives vectors beside the updates that count, and late ones that are "
-            "only remembered would bring theirs in vain: expected 'drop' or 'keep', found 'history'"
-        )
     if algorithm.as_sent:
         _check_as_sent(config, server)
     if server.late_rows and not needs.memory:
         raise ConfigError(
             f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
             "'drop', or give it a memory with the wrapper 'external' or 'with_absent'"
+        )
+    if server.late_rows and algorithm.receives:
+        raise ConfigError(
+            f"pacing.late: rule {server.rule!r} receives vectors beside the updates that count, and late ones that are "
+            "only remembered would bring theirs in vain: expected 'drop' or 'keep', found 'history'"
         )
     if needs.gradients:
         _check_gradients(config, data.train.sizes)

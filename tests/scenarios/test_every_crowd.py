@@ -82,7 +82,8 @@ def test_who_has_left_never_comes_back():
     ("joining", "appeared"),
     [
         ({"law": "uniform", "mean": "10h"}, lambda h: min(h / 20, 1)),
-        ({"mean": "5h"}, lambda h: 1 - math.exp(-h / 5)),
+        ({"mean": "10h"}, lambda h: min(h / 20, 1)),  # the default's law
+        ({"law": "exponential", "mean": "5h"}, lambda h: 1 - math.exp(-h / 5)),
     ],
 )
 def test_those_who_have_appeared_follow_the_law_of_joining(joining, appeared):

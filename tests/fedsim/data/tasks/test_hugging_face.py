@@ -141,7 +141,7 @@ def test_the_configuration_of_the_page_reads_such_a_dataset(tmp_path: Path, root
 @pytest.mark.parametrize("mode", ["P", "PA", "CMYK"])
 def test_colours_of_other_modes_are_those_of_the_image(mode: str) -> None:
     """A palette's places, which depend on the file, are no grey levels."""
-    image = Image.fromarray(np.repeat(np.array([[[250, 10, 10]], [[10, 10, 250]]], np.uint8), 4, axis=1))
+    image = Image.fromarray(np.repeat(np.array([[[255, 0, 0]], [[0, 0, 255]]], np.uint8), 4, axis=1))
     converted = image.convert("P").convert(mode) if mode == "PA" else image.convert(mode)
     found, expected = pixels_of(converted), pixels_of(image)
     assert found.shape == expected.shape == (3, 2, 4)
