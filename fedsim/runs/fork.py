@@ -367,9 +367,8 @@ def _changed_trainer(state: State, before: RunSpec, after: RunSpec) -> dict[str,
     server.inherit(trainer["server"], state["run_state"]["step"], same_rule=same_rule)
     trainer["server"] = server.save()
     sent = server.algorithm.sends
-    if (
-        sends and not same_rule
-    ) or sent != sends:  # running jobs are repeated without the former rule's vectors
+    if sent != sends or (sends and not same_rule):
+        # Running jobs are repeated without the former rule's vectors.
         P = len(server.params)
         trainer["starts"] = [sent_with(start[:P], {}, sent) for start in trainer["starts"]]
     return trainer

@@ -23,9 +23,8 @@ def losses_of(loss: Loss, across: torch.Tensor, labels: torch.Tensor) -> torch.T
     """
     own = labels.unsqueeze(-2)
     if loss == "hinge":
-        rival = (
-            across.scatter(-2, own, -torch.inf).max(dim=-2).values
-        )  # amax shares the gradient among equal ones
+        # amax would share the gradient among equal rivals.
+        rival = across.scatter(-2, own, -torch.inf).max(dim=-2).values
         return torch.relu(1 + rival - across.gather(-2, own).squeeze(-2))
     return functional.log_softmax(across, dim=-2).gather(-2, own).squeeze(-2).neg_()
 

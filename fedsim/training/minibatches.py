@@ -218,10 +218,9 @@ def _group(cohort: Cohort, steps: Steps, jobs: Ints, split: Split, sgd: LocalSGD
         table[minibatch * width + column] = values
         return torch.from_numpy(table).view(shape)
 
+    # A place without a sample has the client's first one, of weight 0.
     own = np.broadcast_to(split.indices[split.offsets[clients]][None, :, None], shape)
-    index = torch.from_numpy(
-        own.reshape(-1).copy()
-    )  # a place without a sample has the client's first one, of weight 0
+    index = torch.from_numpy(own.reshape(-1).copy())
     index[minibatch * width + column] = torch.from_numpy(split.indices[split.offsets[clients][job] + sample])
     views = None
     if sgd.augment is not None:
