@@ -28,13 +28,18 @@ class Evaluator:
         if not run_state.begun:
             run_state.evaluate_us = plan.evaluate.every_us
 
-    def until(self, time_us: int) -> None:
-        """Evaluate at the first time due before `time_us`, if any; later due times would see the same model."""
+    def until(self, time_us: int) -> bool:
+        """Evaluate at the first time due before `time_us`, if any, and return whether there was one.
+
+        Later due times would see the same model.
+        """
         run_state, every_us = self.run_state, self.plan.evaluate.every_us
-        if every_us and run_state.evaluate_us < time_us:
-            run_state.now_us = run_state.evaluate_us  # the model stays the same until `time_us`
-            run_state.evaluate_us += -(-(time_us - run_state.evaluate_us) // every_us) * every_us
-            self._evaluate()
+        if not every_us or run_state.evaluate_us >= time_us:
+            return False
+        run_state.now_us = run_state.evaluate_us  # the model stays the same until `time_us`
+        run_state.evaluate_us += -(-(time_us - run_state.evaluate_us) // every_us) * every_us
+        self._evaluate()
+        return True
 
     def after_step(self) -> None:
         """Evaluate the initial model, and the model after every `evaluate.every_steps` steps."""

@@ -100,8 +100,7 @@ class EventLoop:
         if not heap or self.dispatcher.waits_in_vain():
             return "world"
         if stop.time_us is not None and heap[0][0] > stop.time_us:
-            self.evaluator.until(stop.time_us)
-            if cause := self._watched_end():
+            if self.evaluator.until(stop.time_us) and (cause := self._watched_end()):
                 return cause
             run_state.now_us = stop.time_us
             return "time"
@@ -129,8 +128,7 @@ class EventLoop:
         """
         run_state, pacing = self.run_state, self.plan.pacing
         now_us = run_state.heap[0][0]
-        self.evaluator.until(now_us)
-        if self._watched_end():
+        if self.evaluator.until(now_us) and self._watched_end():
             return
         if now_us != run_state.lost_us:
             run_state.lost_now.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
@@ -21,6 +21,7 @@ from fedsim.server.rule_check import (
     apply_vector_step,
     checked_columns,
     initial_state,
+    undeclared,
     weigh,
 )
 from fedsim.server.rule_factory import build_rule
@@ -149,7 +150,8 @@ def _check_names(given: Mapping[str, Any], options: Any) -> None:
 def _weighed(algorithm: Algorithm, stack: Stack, state: State | None, name: str) -> tuple[Direction, State]:
     with _of_this_rule("state", state):
         before = initial_state(algorithm, name) if state is None else state
-        direction, after = weigh(algorithm, stack, before, name)
+        hidden = undeclared(algorithm.needs, f"step {stack.step}, rule {name!r}")
+        direction, after = weigh(algorithm, replace(stack, **hidden), before, name)
     if not np.isfinite(direction.weights).all():
         raise RunError(f"step {stack.step}, rule {name!r}: weights that are not finite")
     return direction, after

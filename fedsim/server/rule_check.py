@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +34,9 @@ _OF_COSINES = {"smallest_cosine", "smallest_absent_cosine"}
 TAKEN = _OF_EVENT_LOOP | _OF_UPDATES | _OF_STEP | _OF_CONFLICTS | _OF_COSINES
 """Columns of `steps`, and names beside them, that rules may not write; `fedsim.records.schemas` has all."""
 
+_DECLARED_BY = {"losses": "losses", "losses_after": "after", "accuracies_after": "after"}
+"""The fields of a Stack that a rule declares, by the field of `Needs`."""
+
 
 def initial_state(algorithm: Algorithm, rule: str) -> State:
     """Return the first state of the rule named `rule`. Raises RunError if it is no dict."""
@@ -48,8 +50,8 @@ def initial_state(algorithm: Algorithm, rule: str) -> State:
 
 def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
     """Let the rule named `rule` weigh a stack. Raises RunError if it does not return weights for the stack's rows."""
+    result: Any = algorithm.weigh(stack, state)
     where = f"step {stack.step}, rule {rule!r}"
-    result: Any = algorithm.weigh(_declared(stack, algorithm.needs, where), state)
     if isinstance(result, Direction):
         raise RunError(
             f"{where}: expected a Direction and the next state, found the Direction alone; a rule that remembers "
@@ -74,18 +76,13 @@ def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[
     return direction, after
 
 
-def _declared(stack: Stack, needs: Needs, where: str) -> Stack:
-    """Return the stack without what the rule does not declare, so that it cannot take NaN for numbers."""
-    hidden = {
+def undeclared(needs: Needs, where: str) -> dict[str, Any]:
+    """Return what a stack holds for a rule in place of the fields that it does not declare, which would be NaN."""
+    return {
         name: Undeclared(f"{where}: it reads {name} without declaring it: return Needs({need}=True) with it")
-        for need, declared, names in (
-            ("losses", needs.losses, ("losses",)),
-            ("after", needs.after, ("losses_after", "accuracies_after")),
-        )
-        for name in names
-        if not declared
+        for name, need in _DECLARED_BY.items()
+        if not getattr(needs, need)
     }
-    return replace(stack, **cast(dict[str, Any], hidden)) if hidden else stack
 
 
 def _check_weights(direction: Direction, stack: Stack, where: str) -> None:

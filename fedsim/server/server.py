@@ -36,6 +36,7 @@ from fedsim.server.rule_check import (
     apply_vector_step,
     checked_columns,
     initial_state,
+    undeclared,
     weigh,
     weights_in_sum,
 )
@@ -441,7 +442,7 @@ class Server:
         return columns | dict(direction.diagnostics)
 
     def _stacks(self, slots: Ints, arrivals: StepInput, n_seen: int) -> tuple[Stack, Stack]:
-        """Return the stack with the inner products for the records, and the one with those that the rule declared."""
+        """Return the stack with the inner products for the records, and the one with what the rule declared."""
         history = self.history
         clients, grams = history.client[slots], history.grams_of(slots)
         notes = {name: column[slots] for name, column in history.notes.items()}
@@ -468,7 +469,8 @@ class Server:
             replaced=history.replaced,
             inclusion=notes["inclusion"],
         )
-        return stack, replace(stack, grams=history.of_rule(grams))
+        hidden = undeclared(self.algorithm.needs, f"step {arrivals.step}, rule {self.spec.rule!r}")
+        return stack, replace(stack, grams=history.of_rule(grams), **hidden)
 
     def _diverged(self, problem: str, stack: Stack, rows: Rows) -> RunError:
         return diverged(problem, stack.step, self.spec.rule, stack.clients[: stack.m], rows)

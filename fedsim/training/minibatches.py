@@ -213,21 +213,19 @@ def _group(cohort: Cohort, steps: Steps, jobs: Ints, split: Split, sgd: LocalSGD
     minibatch = step * g + job
     counts = np.bincount(minibatch, minlength=s * g).astype(np.float64)
 
-    def padded(values: NDArray[Any]) -> Tensor:
-        table = np.zeros(s * g * width, dtype=values.dtype)
-        table[minibatch * width + column] = values
-        return torch.from_numpy(table).view(shape)
+    def padded(values: NDArray[Any], rest: Any = 0) -> Tensor:
+        table = np.full(shape, rest, dtype=values.dtype)
+        table.reshape(-1)[minibatch * width + column] = values
+        return torch.from_numpy(table)
 
-    # A place without a sample has the client's first one, of weight 0.
-    own = np.broadcast_to(split.indices[split.offsets[clients]][None, :, None], shape)
-    index = torch.from_numpy(own.reshape(-1).copy())
-    index[minibatch * width + column] = torch.from_numpy(split.indices[split.offsets[clients][job] + sample])
+    offsets = split.offsets[clients]
+    first = split.indices[offsets][:, None]  # in places without a sample the client's first one, of weight 0
     views = None
     if sgd.augment is not None:
         views = padded(sgd.augment.drawn(seed, "batches", clients[job], nths[job], epoch, sample))
     return Group(
         jobs=jobs,
-        index=index.view(shape),
+        index=padded(split.indices[offsets[job] + sample], first),
         weight=padded((1.0 / counts[minibatch]).astype(np.float32)),
         counts=counts.reshape(s, g),
         active=np.searchsorted(-total, -np.arange(s), side="left").tolist(),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
 _LATE_US = 365 * 86_400 * US
-"""Worlds in which nobody is online for longer have times that do not count from their start."""
+"""If the first client comes online later than this, the file's times are probably dates, such as Unix times."""
 _SHOWN_ABOVE = ("importer", "options", "files", "licence", "units")
 
 
