@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 
+from fedsim import plugins
 from fedsim.cli.trace.importing import intervals
-from fedsim.common import plugins
 from fedsim.common.errors import TraceError
-from fedsim.common.plugin_options import options_of
 from fedsim.common.units import show_us
+from fedsim.plugins.options import options_of
 from fedsim.worlds.importer import Importer, Source, build_importer, import_trace
 from fedsim.worlds.trace import Trace
 

@@ -16,6 +16,7 @@ import pytest
 
 ROOMS = (
     "common",
+    "plugins",
     "worlds",
     "scenarios",
     "data",
@@ -79,7 +80,7 @@ def arrows(root: Path) -> dict[tuple[str, str], str]:
         name_of(path.relative_to(root)): path
         for package in PACKAGES
         for path in modules(root, package)
-        if path.stem != "__init__"
+        if path != root / package / "__init__.py"
     }
     return {
         (module, name): f"{path.relative_to(root)}:{line}"
@@ -91,7 +92,7 @@ def arrows(root: Path) -> dict[tuple[str, str], str]:
 
 def name_of(path: Path) -> str:
     """Return the module that a file is imported as: the packages beside `fedsim` are linked into it."""
-    parts = path.with_suffix("").parts
+    parts = (path.parent if path.stem == "__init__" else path.with_suffix("")).parts
     return ".".join(parts if parts[0] == "fedsim" else ("fedsim", *parts))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.common.errors import RunError
-from fedsim.common.plugins import require
+from fedsim.common.extras import require
 
 NAME = "events.out.tfevents.0.fedsim"
 """TensorBoard reads files with `tfevents` in their name."""

@@ -18,7 +18,7 @@ from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import RunError
-from fedsim.common.plugins import require
+from fedsim.common.extras import require
 
 EXPERIMENT = "fedsim"
 """The experiment of runs where the variable `MLFLOW_EXPERIMENT_NAME` names none."""

@@ -15,7 +15,7 @@ from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import RunError
-from fedsim.common.plugins import require
+from fedsim.common.extras import require
 
 
 def require_wandb() -> None:

@@ -8,8 +8,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.common import arguments, plugins
+from fedsim.common import arguments
 
 
 @arguments.checked

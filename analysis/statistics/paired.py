@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import stats
 
+from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Point, Study, Test
 from fedsim.analysis.statistics.bootstrap import interval, mean_of, sample_std
 from fedsim.analysis.statistics.paired_tests import ALPHA, holm, p_value_of, sign_test
 from fedsim.analysis.statistics.pairing import pairing_factor
 from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
-from fedsim.common import arguments, plugins
+from fedsim.common import arguments
 from fedsim.common.errors import FolderError, closest
 
 if TYPE_CHECKING:

@@ -134,7 +134,7 @@ def label_counts(run: Run) -> Ints:
 
 def _installed_data(run: Run) -> dict[str, Any]:
     """Return the tables of a run's configuration that determine its data. Raises FolderError as `label_counts`."""
-    from fedsim.common import plugins
+    from fedsim import plugins
 
     keys = ("seed", "seeds", "task", "partition")
     data: dict[str, Any] = {key: run.config[key] for key in keys if key in run.config}

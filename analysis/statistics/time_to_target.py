@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import stats
 
+from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.evaluation import latest
 from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
 from fedsim.analysis.statistics.paired import CONFIDENCE, comparisons, side_of
 from fedsim.analysis.statistics.paired_tests import holm, sign_test
-from fedsim.common import arguments, plugins
+from fedsim.common import arguments
 
 if TYPE_CHECKING:
     import pandas as pd

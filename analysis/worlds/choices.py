@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 
+from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import CONFIG, Run
 from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.statistics.participation import unknown_of
 from fedsim.analysis.statistics.waste import USED
-from fedsim.common import arguments, plugins
+from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.files import read_parquet
 from fedsim.config.errors import validated

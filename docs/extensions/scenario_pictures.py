@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fedsim import plugins
 from fedsim.analysis import availability_picture, online_share
 from fedsim.analysis.drawing.svg import inline_svg
-from fedsim.common import plugins
 from fedsim.common.units import US
 from fedsim.worlds.scenario import make_trace
 from repository_pages import GENERATED, write_if_changed

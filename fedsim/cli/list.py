@@ -9,10 +9,10 @@ import pydantic
 from rich.table import Column, Table
 from typer import Argument
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, closest
-from fedsim.common.plugin_options import options_of
 from fedsim.common.terminal import Terminal, say, shown
+from fedsim.plugins.options import options_of
 
 _KINDS = {facts.group.removeprefix("fedsim."): kind for kind, facts in plugins.KINDS.items()}
 """The kinds of plug-ins by their plurals, which the command line uses."""

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import fedsim
+from fedsim import plugins
 from fedsim.cli.audit import audit
 from fedsim.cli.check import check
 from fedsim.cli.compare import compare
@@ -26,7 +27,6 @@ from fedsim.cli.runs import runs
 from fedsim.cli.schema import schema
 from fedsim.cli.study import study
 from fedsim.cli.trace.app import trace_app
-from fedsim.common import plugins
 from fedsim.common.errors import INPUT_ERRORS, Error, SomeFailed
 from fedsim.common.paths import check_text, check_working_directory
 from fedsim.common.terminal import PLAIN, keep_streams_open, say

@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.cli.options import WatchedTraining, command_line, interrupted
-from fedsim.common import plugins
 from fedsim.common.errors import LongRun, SomeFailed
 from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import show_us

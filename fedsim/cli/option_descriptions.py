@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from fedsim.common.option_requirements import With
-from fedsim.common.plugin_options import field_docstrings, options_class, options_model, plain
+from fedsim.plugins.options import field_docstrings, options_class, options_model, plain
 
 _WORDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "truth values"),

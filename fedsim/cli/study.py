@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.cli.options import Device, Quiet, command_line, count_of, grouped, interrupted
-from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import Terminal, say, shown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import show_bytes
 from fedsim.config.run import RunConfig

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, described
 from fedsim.config.data import federation
 from fedsim.config.errors import read_toml

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common import arguments, plugins
+from fedsim import plugins
+from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, described, shown
 from fedsim.common.paths import as_path
 from fedsim.config.errors import assign, models_in, read_toml, validated

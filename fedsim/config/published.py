@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import closest
 from fedsim.config.section import Count, Section, Whole
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import lacks_in, refusal, without
 from fedsim.config.errors import validated

@@ -15,7 +15,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import shown
 from fedsim.common.option_requirements import Unless
 from fedsim.config.adversary import AdversarySection, BadUpdatesSection, listed

@@ -15,8 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import PydanticUndefined
 from pydantic_core.core_schema import CoreSchema
 
-from fedsim.common import plugins
-from fedsim.common.plugin_options import field_docstrings, options_class, options_model
+from fedsim import plugins
 from fedsim.config.adversary import AdversarySection
 from fedsim.config.errors import models_in
 from fedsim.config.run import RunConfig, WrapSection
@@ -24,6 +23,7 @@ from fedsim.config.section import PluginSection, Section
 from fedsim.config.study import STUDY_KEYS, StudyConfig
 from fedsim.config.timing import PacingSection, StopSection
 from fedsim.config.world import WorldConfig
+from fedsim.plugins.options import field_docstrings, options_class, options_model
 
 Schema = dict[str, Any]
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"

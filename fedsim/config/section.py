@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Self
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import without
 from fedsim.common.units import size_bytes

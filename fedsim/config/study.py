@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, closest
 from fedsim.config.load import merged
 from fedsim.config.published import PublishedSection

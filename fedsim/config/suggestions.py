@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import get_args
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import closest
-from fedsim.common.plugin_options import options_of
 from fedsim.engine.pacing import Preset
+from fedsim.plugins.options import options_of
 
 _SERVER_OPT = '[[algorithm.wrap]] with name = "server_opt"'
 
@@ -199,7 +199,7 @@ def missing_hint(key: str, kind: str | None) -> str:
 def name_hint(kind: str, name: str) -> str:
     """Return what a name that is no plug-in of its kind stands for, such as `: it is a rule: algorithm.name = "afl"`.
 
-    `kind` is a key of `fedsim.common.plugins.KINDS` or `preset`. Returns "" if nothing is alike.
+    `kind` is a key of `fedsim.plugins.KINDS` or `preset`. Returns "" if nothing is alike.
     """
     if (own := NAMES.get(kind, {}).get(_plain(name)) or _same(name, _names(kind))) is not None:
         return f": here it is {own!r}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic import AfterValidator, Field
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, With
 from fedsim.common.units import US

@@ -11,14 +11,14 @@ import pydantic
 from numpy.typing import ArrayLike
 from pydantic import BeforeValidator, Field
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import lacks_in, refusal, without
-from fedsim.common.plugin_options import options_of, plain
 from fedsim.common.units import US, duration_us
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.join import ConfoundConfig, JoinConfig
 from fedsim.config.section import AMOUNT, Count, Scenario, Section
+from fedsim.plugins.options import options_of, plain
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import AfterEnd, Trace, read_trace
 from fedsim.worlds.world import Unknown

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.common.rng import Streams, rng
 from fedsim.data.federated_data import FederatedData, Indices, Split, Task

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.data.federated_data import SOME, UNSEEN
 from fedsim.engine.record_words import PERSONAL

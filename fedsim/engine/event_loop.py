@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.engine.dispatch import Dispatcher
 from fedsim.engine.evaluator import Evaluator

@@ -23,7 +23,7 @@ from uuid import uuid4
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import LethalJob, RunError, ServerLost
 from fedsim.execution.cluster import Cluster
 from fedsim.execution.workers import Actor, ClientActor, ServerActor

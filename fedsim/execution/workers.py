@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.machine import peak_share
 from fedsim.common.stopwatch import IDLE, Stopwatch, Times
 from fedsim.data.federated_data import FederatedData

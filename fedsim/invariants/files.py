@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.units import show_us
 from fedsim.engine.state import LOSS, Stop
 from fedsim.invariants.evidence import MODEL, Evidence, Ints, Unchecked

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import torch
 
-from fedsim.common import plugins
+from fedsim import plugins
 
 _PACKAGES = ("fedsim", "torch", "torchvision", "numpy", "scipy", "ray", "pyarrow", "simpy", "pydantic")
 

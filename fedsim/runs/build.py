@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim.common import plugins, threads
+from fedsim import plugins
+from fedsim.common import threads
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
 from fedsim.config.requirements import refuse_idle

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from fedsim.common import arguments, plugins
+from fedsim import plugins
+from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.common.machine import cores
 from fedsim.common.paths import as_path

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsim import analysis
-from fedsim.common import plugins
+from fedsim import analysis, plugins
 from fedsim.common.errors import Error, LethalJob, RunError, ServerLost
 from fedsim.common.files import write_json
 from fedsim.common.machine import peak_bytes

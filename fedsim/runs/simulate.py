@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common import arguments, plugins
+from fedsim import plugins
+from fedsim.common import arguments
 from fedsim.common.arrow_columns import array
 from fedsim.common.errors import ConfigError, EndOfWorld, FolderError, SomeFailed
 from fedsim.common.files import read_parquet, write_json

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import RunError, Undeclared, described
 from fedsim.server.rule import (
     Algorithm,

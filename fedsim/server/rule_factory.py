@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from fedsim.common.errors import ConfigError, closest
-from fedsim.common.plugin_options import options_of
-from fedsim.common.plugins import build, check, factory
+from fedsim.plugins import build, check, factory
+from fedsim.plugins.options import options_of
 from fedsim.server.rule import Algorithm, Needs, Promise, StartFrom
 
 OF_RUN = ("lr", "momentum", "seed")

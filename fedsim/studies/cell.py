@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import Error
 from fedsim.common.machine import forget_peak
 from fedsim.common.signals import Interrupts

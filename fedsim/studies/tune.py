@@ -14,9 +14,9 @@ from rich.table import Table
 
 from fedsim import analysis
 from fedsim.common.errors import ConfigError, RunError
-from fedsim.common.plugins import smaller_is_better
 from fedsim.common.terminal import shown
 from fedsim.config.study import CompareSection, StudyConfig, TuneSection, levels_in
+from fedsim.plugins import smaller_is_better
 from fedsim.studies.grid import cells_of, titled
 from fedsim.studies.key_axis import axis_name, levels_of
 

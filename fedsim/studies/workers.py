@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import TYPE_CHECKING, Any
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.signals import Interrupts
 from fedsim.studies.grid import Cell, CellProgress, CellResult
 from fedsim.studies.queue import Queue

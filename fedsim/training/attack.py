@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common import arguments, plugins
+from fedsim import plugins
+from fedsim.common import arguments
 from fedsim.common.rng import rng, uniforms
 from fedsim.training.job import Cohort, Ints, Report, nth_jobs
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import RunError
 from fedsim.common.rng import rng
 from fedsim.training.attack import Adversary, Attack, Flags, Message, rememberers

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, short
 from fedsim.common.rng import torch_seed
 from fedsim.common.units import show_bytes

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedsim.common import arguments, plugins
+from fedsim import plugins
+from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.paths import as_path
 from fedsim.worlds.trace import Trace

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.common import arguments, plugins
+from fedsim import plugins
+from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.rng import Streams
 from fedsim.common.units import duration_us

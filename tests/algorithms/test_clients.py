@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from client_cases import JOB, SPEC, divided_digits, model, oracle, work
+from fedsim import plugins
 from fedsim.algorithms.clients.fedprox import fedprox
-from fedsim.common import plugins
-from fedsim.common.plugin_options import options_of
-from fedsim.common.plugins import build
 from fedsim.data.federated_data import FederatedData
+from fedsim.plugins import build
+from fedsim.plugins.options import options_of
 from fedsim.training.client_method import ClientMethod
 from fedsim.training.settings import LocalSGD
 from fedsim.training.workbench import Workbench

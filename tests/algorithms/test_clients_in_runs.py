@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from scipy.optimize import nnls
 
 from client_cases import oracle
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig

@@ -12,8 +12,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedsim import plugins
 from fedsim.algorithms.fednova import weight_of_steps
-from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool

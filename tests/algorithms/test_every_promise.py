@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedsim.common.plugins import build
+from fedsim.plugins import build
 
 AVERAGES = frozenset({"convex"})
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedsim import algorithms
 from fedsim.common.errors import ConfigError
-from fedsim.common.plugins import build, names, summary
+from fedsim.plugins import build, names, summary
 from fedsim.server.combine import Combined
 from fedsim.server.rule import Algorithm, State
 from fedsim.server.rule_factory import build_rule

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedsim import plugins
 from fedsim.analysis import improved_users_percent, summary
-from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, RunError
 
 few = settings(max_examples=80, deadline=None)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.common.plugin_options import options_of
-from fedsim.common.plugins import factory, names
 from fedsim.config.adversary import AdversarySection
+from fedsim.plugins import factory, names
+from fedsim.plugins.options import options_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "adversaries.md"
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fedsim.common.errors import ConfigError
-from fedsim.common.plugin_options import options_of
-from fedsim.common.plugins import check, factory, names
+from fedsim.plugins import check, factory, names
+from fedsim.plugins.options import options_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {"rule": "rules.md", "wrapper": "rules.md", "client": "clients.md", "selector": "selection.md"}

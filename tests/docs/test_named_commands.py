@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from fedsim.cli.main import app
-from fedsim.common.plugins import KINDS
+from fedsim.plugins import KINDS
 from fedsim.worlds.metadata import to_metadata
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import programs
-from fedsim.common.plugin_options import options_of
-from fedsim.common.plugins import factory
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
+from fedsim.plugins import factory
+from fedsim.plugins.options import options_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from_other_simulators.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.files import from_toml
-from fedsim.common.plugin_options import options_of
 from fedsim.config.timing import CostSection, DropoutSection, StopSection
+from fedsim.plugins.options import options_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {

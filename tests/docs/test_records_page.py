@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.engine.record_words import STATUSES
 from fedsim.records.manifest import read_manifest
 from fedsim.records.schemas import TABLES

@@ -15,9 +15,8 @@ from pydantic import BaseModel, Field
 
 import fedsim
 import reference_pages
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.cli.main import app
-from fedsim.common import plugins
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.config.run import RunConfig
 from fedsim.config.section import Count, PluginSection, Size

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.common.plugin_options import options_of
-from fedsim.common.plugins import factory, names
+from fedsim.plugins import factory, names
+from fedsim.plugins.options import options_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 SHARED = {"fedavg_n": {"lambda0", "server_lr", "decay"}, "qfedsgd": {"q", "lr", "L", "guard"}}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.common.plugin_options import options_of
-from fedsim.common.plugins import factory, names
+from fedsim.plugins import factory, names
+from fedsim.plugins.options import options_of
 from views import choose, stated, used_view, view
 
 PAGE = Path(__file__).parents[2] / "docs" / "selection.md"

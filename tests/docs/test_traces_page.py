@@ -1,8 +1,8 @@
 """docs/trace_formats.md says what the importers say of themselves."""
 
 from benchmarks.traces import formats
-from fedsim.common.plugin_options import options_of
-from fedsim.common.plugins import factory, names
+from fedsim.plugins import factory, names
+from fedsim.plugins.options import options_of
 
 
 def test_the_page_lists_formats_and_options_as_they_are(root):

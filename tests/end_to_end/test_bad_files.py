@@ -22,14 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cifar10_images import write_cifar10
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.analysis.export.perfetto import export_perfetto
 from fedsim.analysis.opening.facts import facts
 from fedsim.analysis.opening.run import open_all
 from fedsim.analysis.statistics.waste import waste_rows
 from fedsim.analysis.tables.closing import closing_table
 from fedsim.cli.main import main
-from fedsim.common import plugins
 from fedsim.common.errors import Error, FolderError, RunError
 from fedsim.common.files import write_atomically, write_json
 from fedsim.config.load import load_config

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
 from fedsim.config.run import AlgorithmSection

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.server import Server, ServerSpec
 from fedsim.server.step_input import StepInput

@@ -20,13 +20,14 @@ import torch
 from pydantic import BaseModel
 
 import inputs
-from fedsim.common import plugin_options, plugins
+from fedsim import plugins
 from fedsim.common.errors import DataError, RunError
 from fedsim.common.option_requirements import without
 from fedsim.common.units import US
 from fedsim.config.data import federation
 from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
+from fedsim.plugins import options as plugin_options
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.simulate import simulate
 from fedsim.server.combine import combine

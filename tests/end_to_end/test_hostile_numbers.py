@@ -11,10 +11,10 @@ from typing import Any
 import pydantic
 import pytest
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, Error
-from fedsim.common.plugin_options import options_of
 from fedsim.config.run import RunConfig
+from fedsim.plugins.options import options_of
 from fedsim.runs.build import prepare
 from fedsim.runs.simulate import simulate
 from small import small

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import analysis
-from fedsim.common import plugins
+from fedsim import analysis, plugins
 from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
 from fedsim.runs.resume import resume

@@ -14,8 +14,8 @@ import tomli_w
 import torch
 
 import programs
+from fedsim import plugins
 from fedsim.cli.main import main
-from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError, RunError, SomeFailed
 from fedsim.common.signals import Interrupts
 from fedsim.config.data import federation

@@ -11,8 +11,7 @@ import safetensors.torch
 import torch
 from torch.nn import functional
 
-from fedsim import analysis
-from fedsim.common import plugins
+from fedsim import analysis, plugins
 from fedsim.common.errors import ConfigError
 from fedsim.runs.build import prepare
 from fedsim.server.server import Proposal, Server

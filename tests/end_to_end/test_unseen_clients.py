@@ -536,7 +536,7 @@ def test_a_run_is_refused_where_data_or_world_do_not_suffice(tmp_path: Path) -> 
 
 
 def test_the_adaptation_of_every_method_with_one_is_tested() -> None:
-    from fedsim.common import plugins
+    from fedsim import plugins
 
     adapting = {name for name in plugins.names("client") if plugins.build("client", name, {}).adapt}
     assert adapting == {client["name"] for _, client, _ in METHODS}

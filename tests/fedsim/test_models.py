@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.training.network import Network, build_network
 

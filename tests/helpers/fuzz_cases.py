@@ -11,11 +11,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import without
-from fedsim.common.plugin_options import options_of
 from fedsim.config.load import parse
+from fedsim.plugins.options import options_of
 from fuzz_worlds import PAYLOAD, SLOW, world
 
 Raw = dict[str, Any]

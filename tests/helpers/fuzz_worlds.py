@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.units import US
 from fedsim.worlds.trace import MODELLED, AfterEnd, Trace
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.linalg import norm
 
 from fedsim.algorithms.mathematics.geometry import fair_weights
-from fedsim.common.plugins import build
+from fedsim.plugins import build
 from golden_tools import EXACT, INTERIOR_POINT, POLISHED, Case, assert_close, rounds
 from rule_calls import combine
 

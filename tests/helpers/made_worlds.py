@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.units import US
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import Trace

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common.plugins import build
 from fedsim.common.units import US
 from fedsim.engine.selector import Choice, Clients, Facts, Selector, State, View, checked_choice
+from fedsim.plugins import build
 
 NEEDED: dict[str, dict[str, Any]] = {"fixed": {"clients": [5, 2, 1, 0, 7]}}
 """Options of selectors that cannot do without."""

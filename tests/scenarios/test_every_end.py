@@ -10,8 +10,8 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
+from fedsim import plugins
 from fedsim.cli.main import app
-from fedsim.common import plugins
 from fedsim.common.errors import EndOfWorld
 from fedsim.config.run import RunConfig
 from fedsim.config.world import WorldConfig, source_trace, world_trace

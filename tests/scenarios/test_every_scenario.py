@@ -6,11 +6,12 @@ import tomllib
 
 import pytest
 
-from fedsim.common import parallel, plugins
+from fedsim import plugins
+from fedsim.common import parallel
 from fedsim.common.errors import ConfigError
-from fedsim.common.plugin_options import options_of
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.world import WorldFile, resolved_options, world_trace
+from fedsim.plugins.options import options_of
 from fedsim.scenarios.processes import simulate as _simulate
 from fedsim.scenarios.processes.laws import Options
 from fedsim.worlds.trace import read_trace

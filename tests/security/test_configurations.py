@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.config.load import parse
 from received import MARK, touching

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, DataError, TraceError
 from fedsim.config.load import load_config
 from fedsim.worlds.trace import read_trace

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from fedsim.common import plugins
+from fedsim import plugins
 
 NOT_COPYLEFT = {"certifi"}
 """Packages under the MPL 2.0, whose terms hold for their own files alone."""

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsim import analysis
-from fedsim.common import plugins
+from fedsim import analysis, plugins
 from fedsim.common.errors import Error, RunError
 from fedsim.records.run_folder import make_folder
 from received import MARK, command, configured, said, touching

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import inputs
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import DataError
 from fedsim.config.errors import read_toml
 

@@ -51,7 +51,7 @@ def import_files(
 
 def format_and_paths(arguments: Sequence[str]) -> tuple[str | None, list[Path]]:
     """Split arguments into a leading format, if any, and files; an existing file is no format. Raises ConfigError."""
-    from fedsim.common import plugins
+    from fedsim import plugins
 
     first, known = arguments[0], plugins.names("importer")
     named = not Path(first).exists() and (first in known or ":" in first)

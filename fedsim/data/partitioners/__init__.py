@@ -1,6 +1,6 @@
 """Ways to divide labelled samples among clients, by name: one module each.
 
-    from fedsim.common import plugins
+    from fedsim import plugins
     from fedsim.common.rng import rng
     partition = plugins.build("partitioner", "dirichlet", {"alpha": 0.1})
     positions = partition(task.y, 10, 20, rng(0, "partition"))   # 20 arrays of positions into task.y

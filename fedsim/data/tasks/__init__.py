@@ -1,6 +1,6 @@
 """Learning problems by name: one module each, whose factory returns a `fedsim.data.federated_data.Task`.
 
-    from fedsim.common import plugins
+    from fedsim import plugins
     task = plugins.build("task", "digits", {}, clients=10, seed=0, data_dir=None)
     task.x.shape                 # (1797, 1, 8, 8)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import DataError, closest
-from fedsim.common.plugins import require
+from fedsim.common.extras import require
 from fedsim.data.dataset_files import folder
 from fedsim.data.federated_data import Task
 

@@ -223,7 +223,7 @@ def test_a_fixed_table_may_be_in_any_order_and_is_checked_before_its_steps_come(
 
 
 def make_table(path: Path) -> Selector:
-    from fedsim.common.plugins import build
+    from fedsim.plugins import build
 
     selector: Selector = build("selector", "fixed", {"table": str(path)})
     return selector
@@ -249,7 +249,7 @@ def test_fixed_table_names_what_is_wrong(tmp_path: Path, text: str, message: str
 
 
 def test_fixed_takes_either_a_list_or_a_table(tmp_path: Path) -> None:
-    from fedsim.common.plugins import build
+    from fedsim.plugins import build
 
     for options in ({}, {"clients": [1], "table": str(tmp_path)}):
         with pytest.raises(ConfigError, match="either the option 'clients' or the option 'table'"):

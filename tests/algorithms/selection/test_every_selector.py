@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError, RunError
-from fedsim.common.plugins import build, names, summary
 from fedsim.common.units import US
 from fedsim.engine.selector import Choice, Need, Selector, State, View, checked, checked_choice, proposed
+from fedsim.plugins import build, names, summary
 from fedsim.worlds.trace import Trace
 from fedsim.worlds.world import World
 from views import NEEDED, choose, lookup, make, pairs, stated, used_view, view

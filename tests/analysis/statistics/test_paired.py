@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.statistics.paired import differences_of
@@ -22,7 +22,6 @@ from fedsim.analysis.statistics.paired_tests import holm, signed_rank_test
 from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
 from fedsim.analysis.tables.difference_tables import cells, difference_frame, difference_table, notes
 from fedsim.analysis.tables.study_tables import level_frame, study_frames, study_tables
-from fedsim.common import plugins
 from fedsim.common.errors import RunError
 from synthetic_runs import evals_table
 from synthetic_studies import write_study

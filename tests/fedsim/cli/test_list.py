@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedsim import plugins
 from fedsim.cli.main import main
-from fedsim.common import plugins
-from fedsim.common.plugin_options import options_of
+from fedsim.plugins.options import options_of
 
 PLURALS = {facts.group.removeprefix("fedsim."): kind for kind, facts in plugins.KINDS.items()}
 MINE = '''

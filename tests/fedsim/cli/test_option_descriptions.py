@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from fedsim import plugins
 from fedsim.cli.option_descriptions import described_options
-from fedsim.common import plugins
 from fedsim.common.option_requirements import Unless, With
-from fedsim.common.plugin_options import field_docstrings, options_of, plain
+from fedsim.plugins.options import field_docstrings, options_of, plain
 
 
 class Speeds(BaseModel, frozen=True):

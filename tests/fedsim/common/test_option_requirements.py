@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import ConcatDataset, TensorDataset
 
 import fedsim
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config
 from fedsim.data.federated_data import Task

@@ -12,8 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
+from fedsim import plugins
 from fedsim.cli.main import main
-from fedsim.common import plugins
 from fedsim.config.load import parse
 from fedsim.config.schema import run_schema, study_schema
 from fedsim.studies.load_study import load_study

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 import tomli_w
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import models_in
 from fedsim.config.load import load_config, parse

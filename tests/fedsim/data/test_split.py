@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.common.rng import rng
 from fedsim.data.federated_data import FederatedData, Task

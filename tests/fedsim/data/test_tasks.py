@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import inputs
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.data import dataset_files as _files
 from fedsim.data.federated_data import Task

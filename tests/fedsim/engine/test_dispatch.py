@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import RunError
-from fedsim.common.plugins import build
 from fedsim.common.units import US
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.job_table import JobTable
@@ -19,6 +18,7 @@ from fedsim.engine.record_words import STATUSES
 from fedsim.engine.selector import Choice, Clients, Selector, View, stateless
 from fedsim.engine.state import Dropout, Plan, RunState, Stop
 from fedsim.engine.trainer import Pending, Stepped
+from fedsim.plugins import build
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort

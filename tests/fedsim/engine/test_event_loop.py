@@ -15,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 
 from fedsim.common.errors import RunError
-from fedsim.common.plugins import build
 from fedsim.common.rng import Draws
 from fedsim.common.units import US
 from fedsim.engine import job_table as job_table
@@ -27,6 +26,7 @@ from fedsim.engine.selector import Clients, Facts, View, stateless
 from fedsim.engine.state import Dropout, Evaluate, Plan, RunState, Stop
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
 from fedsim.execution.null_trainer import NullTrainer
+from fedsim.plugins import build
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort
 from fedsim.worlds.trace import Trace

@@ -15,10 +15,10 @@ import pytest
 from fedsim import analysis
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.plugins import build
 from fedsim.common.units import US as S
 from fedsim.config.load import changed
 from fedsim.config.run import RunConfig
+from fedsim.plugins import build
 from fedsim.runs.replay import compare_participation, replay_config
 from fedsim.worlds.trace import Trace, read_trace
 from interrupted_runs import stopped_at

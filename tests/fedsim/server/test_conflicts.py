@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedsim.common.errors import RunError
-from fedsim.common.plugins import build
+from fedsim.plugins import build
 from fedsim.server.conflicts import ORTHOGONAL, diagnose, diagnose_columns, each_row
 from fedsim.server.rule import Direction, Stack
 

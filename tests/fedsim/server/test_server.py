@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, RunError, SolverError
 from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Needs

@@ -14,7 +14,7 @@ import pytest
 
 import inputs
 from fedsim.common.errors import TraceError
-from fedsim.common.plugins import names
+from fedsim.plugins import names
 from fedsim.worlds.importer import Importer, Source, build_importer, guess
 from fedsim.worlds.trace import Trace
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import inputs
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import DataError
 from fedsim.data.federated_data import Task
 from fedsim.data.split import Division, federate

@@ -10,7 +10,7 @@ import pytest
 
 import inputs
 from cifar10_images import COLOURS, jpeg, write_cifar10
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import DataError
 from fedsim.data.federated_data import Task
 from fedsim.data.tasks.cifar10 import BATCHES, JPEGS

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import fedsim
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.data.tasks.hugging_face import pixels_of
 

@@ -10,8 +10,7 @@ import torch
 from torch.func import functional_call
 
 import inputs
-from fedsim import analysis
-from fedsim.common import plugins
+from fedsim import analysis, plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.config.load import parse
 from fedsim.data.federated_data import Task

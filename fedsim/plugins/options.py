@@ -102,7 +102,7 @@ def checked_options(
     supplied: Iterable[str],
     suggest: Callable[[str, Iterable[str]], str] = closest,
 ) -> dict[str, Any]:
-    """Return `options` converted by the annotations of the factory's parameters; see `fedsim.common.plugins.check`.
+    """Return `options` converted by the annotations of the factory's parameters; see `fedsim.plugins.check`.
 
     `plugin` names the plug-in in messages; `suggest` returns the hint for an option that is not among the known ones.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedsim.common import plugins
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 
 RULE = '''
