@@ -15,7 +15,8 @@ from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.client_state import ClientStates
 from fedsim.server.audit_comparison import Audited
-from fedsim.server.server import Proposal, Server
+from fedsim.server.decision import Proposal
+from fedsim.server.server import Server
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
 from fedsim.training.job import Cohort, Floats, Ints, Job, Reports

@@ -19,7 +19,9 @@ from fedsim.data.federated_data import FederatedData
 from fedsim.engine.trainer import Stepped
 from fedsim.execution.serialization import packed, unpacked
 from fedsim.server.audit_comparison import Audited
-from fedsim.server.server import Proposal, Server, ServerSpec
+from fedsim.server.decision import Proposal
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort, Floats, Ints, Reports
 from fedsim.training.loaded_model import Scores, shared_tensor

@@ -25,7 +25,7 @@ from fedsim.runs.inputs import InputCache, RunInputs
 from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size, updates_size
 from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Algorithm, GramLevel, Needs
-from fedsim.server.server import ServerSpec
+from fedsim.server.spec import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.modes import resolve_mode

@@ -10,7 +10,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
 from fedsim.server.rule import Algorithm
-from fedsim.server.server import ServerSpec
+from fedsim.server.spec import ServerSpec
 from fedsim.training.attacked_jobs import relabelled
 from fedsim.training.augmentation import check_images
 from fedsim.training.client_method import ClientMethod

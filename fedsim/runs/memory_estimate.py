@@ -12,7 +12,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.units import show_bytes
 from fedsim.engine.pacing import Pacing
 from fedsim.server.history_storage import HistoryPlan, HistorySize
-from fedsim.server.server import ServerSpec
+from fedsim.server.spec import ServerSpec
 from fedsim.training.client_method import ClientMethod
 
 PLAIN = ClientMethod()

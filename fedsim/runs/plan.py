@@ -37,7 +37,7 @@ from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import one_thread
 from fedsim.runs.simulate import refuse_fork
 from fedsim.runs.time_estimate import wall_s
-from fedsim.server.server import ServerSpec
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort, Ints

@@ -24,7 +24,8 @@ from fedsim.common.threads import at_most, gain
 from fedsim.data.federated_data import UNSEEN, Unseen
 from fedsim.runs.build import RunSpec
 from fedsim.server.gram import WORTH
-from fedsim.server.server import Server, ServerSpec, sent_with
+from fedsim.server.server import Server, sent_with
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Cohort, Ints, Report, Reports

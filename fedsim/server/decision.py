@@ -1,13 +1,15 @@
-"""What a rule decided, before the server takes the step."""
+"""A step before the server takes it: what the rule decided, and what is still open."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from fedsim.server.gram import Rows
 from fedsim.server.rule import Direction, Floats, Ints, Stack, State, Vectors
+from fedsim.training.job import Reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +37,26 @@ class Decision:
     vectors: Vectors
     """The rule's vectors after the step."""
     now_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A step that is decided but for its length."""
+
+    clients: Ints
+    """[m] clients whose updates count."""
+    reports: Reports
+    """What the jobs of the step reported; updates left out for their length count as not finite."""
+    trials: torch.Tensor
+    """[T, P] parameters to try the step with; T = 0 without a search."""
+    columns: dict[str, Any]
+    """Columns of `steps.parquet` that say which updates count."""
+    evicted: int
+    """Rows that the history had evicted before the step."""
+    decision: Decision | None
+    """None for a step without updates."""
+
+    def accepts(self, position: int, losses: Floats) -> bool:
+        """Whether the trial at a position, with the clients' losses [m] after it, ends the search."""
+        search = None if self.decision is None else self.decision.direction.search
+        return search is not None and search.accepts is not None and search.accepts(position, losses)

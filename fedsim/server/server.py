@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,18 +15,14 @@ from fedsim.common.errors import RunError, SolverError
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.server.audit_comparison import Audited, compared
 from fedsim.server.conflicts import diagnose, diagnose_columns, each_row
-from fedsim.server.decision import Decision
-from fedsim.server.gram import Blocks, Rows
-from fedsim.server.history import GradientHistory, slots_needed
-from fedsim.server.history_storage import HistoryPlan
+from fedsim.server.decision import Decision, Proposal
+from fedsim.server.gram import Rows
+from fedsim.server.history import GradientHistory
 from fedsim.server.last_updates import LastUpdates
 from fedsim.server.rule import (
-    Algorithm,
     Direction,
     Floats,
-    GramLevel,
     Ints,
-    RowsFrom,
     Stack,
     State,
     StepFacts,
@@ -40,96 +36,14 @@ from fedsim.server.rule_check import (
     weigh,
     weights_in_sum,
 )
-from fedsim.server.rule_factory import build_rule
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
-from fedsim.server.update_screening import SKIP, UpdateScreening, diverged, screen
-from fedsim.training.job import Reports
+from fedsim.server.update_screening import diverged, screen
 from fedsim.training.precision import device_named
 
 Starts = Mapping[int, torch.Tensor]
 """By version, the models [P] that jobs started from, each with the vectors behind it that the rule sent."""
 NO_STARTS: Starts = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSpec:
-    """The parts of a Server as plain values, so that another process can build it."""
-
-    rule: str
-    options: Mapping[str, Any]
-    n_clients: int
-    total_samples: int
-    most_updates: int
-    blocks: Blocks
-    wrap: Sequence[Mapping[str, Any]] = ()
-    """Wrappers around the rule, the innermost first: the name of each, and its options."""
-    lr: float | None = None
-    """The clients' learning rate, for rules that need it."""
-    momentum: float | None = None
-    """The clients' momentum, for rules that need it."""
-    seed: int = 0
-    """The run's seed, for rules that draw at random."""
-    lr_decay: float = 1.0
-    """Factor on the learning rate per server step."""
-    conflicts: GramLevel = "none"
-    """How finely each step is diagnosed row by row: not at all, for the whole model or block by block."""
-    device: str = "cpu"
-    rows: RowsFrom = "start"
-    """The model that an update is measured from: the one that its job started from, or the current one (FedAsync)."""
-    memory_us: int = 0
-    """The history forgets rows older than this in virtual time, whatever the rule's window; 0 keeps them."""
-    late_rows: int = 0
-    """Most jobs that start from one version, if late updates refresh the history; 0 if they do not."""
-    history: HistoryPlan | None = None
-    """Storage of absent clients' rows; None keeps all that the rule may ask for, in float32."""
-    norms: bool = False
-    """Whether the selector asks for the norm of each client's last update."""
-    updates: HistoryPlan | None = None
-    """Storage of each client's last update, for a selector that asks for inner products; None keeps none."""
-    bad_updates: UpdateScreening = SKIP
-    """Policy for updates that are not finite, or too long."""
-
-    def algorithm(self) -> Algorithm:
-        """Build the rule inside its wrappers."""
-        return build_rule(
-            self.rule, self.options, self.wrap, lr=self.lr, seed=self.seed, momentum=self.momentum
-        )
-
-    def reads_starts(self) -> bool:
-        """Whether a step needs the models that its updates started from."""
-        return self.rows == "current" or self.algorithm().start == "last"
-
-    def slots(self) -> int:
-        """Return the number of rows that the history holds."""
-        memory = self.algorithm().needs.memory
-        if not (self.late_rows and memory):
-            return slots_needed(self.n_clients, self.most_updates, memory)
-        # A step holds rows that came in time and rows that did not.
-        each = max(self.late_rows, self.most_updates)
-        return self.most_updates - each + slots_needed(self.n_clients, each, memory + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A step that is decided but for its length."""
-
-    clients: Ints
-    """[m] clients whose updates count."""
-    reports: Reports
-    """What the jobs of the step reported; updates left out for their length count as not finite."""
-    trials: torch.Tensor
-    """[T, P] parameters to try the step with; T = 0 without a search."""
-    columns: dict[str, Any]
-    """Columns of `steps.parquet` that say which updates count."""
-    evicted: int
-    """Rows that the history had evicted before the step."""
-    decision: Decision | None
-    """None for a step without updates."""
-
-    def accepts(self, position: int, losses: Floats) -> bool:
-        """Whether the trial at a position, with the clients' losses [m] after it, ends the search."""
-        search = None if self.decision is None else self.decision.direction.search
-        return search is not None and search.accepts is not None and search.accepts(position, losses)
 
 
 def sent_with(params: torch.Tensor, vectors: Vectors, sends: Sequence[str]) -> torch.Tensor:

@@ -22,7 +22,8 @@ from fedsim.runs.build import prepare
 from fedsim.runs.fork import fork
 from fedsim.runs.resume import resume
 from fedsim.runs.simulate import simulate
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.client_method import ClientMethod, Trained, checked
 from fedsim.training.job import Reports

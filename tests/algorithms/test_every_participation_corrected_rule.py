@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fedsim.common.errors import RunError
 from fedsim.server.rule import Stack
 from fedsim.server.rule_factory import build_rule
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Reports
 from rule_calls import combine

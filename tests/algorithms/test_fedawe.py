@@ -31,7 +31,8 @@ from fedsim.server.combine import combine
 from fedsim.server.rule import Algorithm, Direction, Stack, stateless
 from fedsim.server.rule_check import weigh
 from fedsim.server.rule_factory import build_rule
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort, Job, Reports, nth_jobs
 from fedsim.training.workbench import Workbench

@@ -17,7 +17,8 @@ from fedsim.algorithms.mathematics.geometry import fair_weights, unit_fair_weigh
 from fedsim.algorithms.mathematics.min_norm import min_norm
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import Combined
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 from rule_calls import combine

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fedsim import plugins
 from fedsim.server.rule_factory import build_rule
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 from rule_calls import combine

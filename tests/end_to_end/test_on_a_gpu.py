@@ -14,7 +14,8 @@ from fedsim import analysis, plugins
 from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
 from fedsim.runs.resume import resume
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 from fedsim.training.modes import dense

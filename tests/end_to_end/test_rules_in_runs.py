@@ -14,7 +14,8 @@ from torch.nn import functional
 from fedsim import analysis, plugins
 from fedsim.common.errors import ConfigError
 from fedsim.runs.build import prepare
-from fedsim.server.server import Proposal, Server
+from fedsim.server.decision import Proposal
+from fedsim.server.server import Server
 from here import PoolHere
 from small import run, small
 

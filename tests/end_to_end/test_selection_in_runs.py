@@ -18,7 +18,8 @@ from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.runs.build import prepare
 from fedsim.runs.fork import At
 from fedsim.runs.resume import resume
-from fedsim.server.server import NO_STARTS, Proposal, Server, Starts
+from fedsim.server.decision import Proposal
+from fedsim.server.server import NO_STARTS, Server, Starts
 from fedsim.server.step_input import StepInput
 from fedsim.training.workbench import Workbench
 from forked_runs import branch

@@ -19,7 +19,9 @@ from fedsim.engine.trainer import Pending, Stepped, Trainer
 from fedsim.execution.client_state import ClientStates
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.execution.workers import ClientActor, TrainerSpec
-from fedsim.server.server import Proposal, Server, ServerSpec, Starts
+from fedsim.server.decision import Proposal
+from fedsim.server.server import Server, Starts
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.attack import Adversary
 from fedsim.training.job import Cohort, Job

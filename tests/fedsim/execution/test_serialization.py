@@ -13,7 +13,8 @@ import torch
 from fedsim.execution.serialization import packed, unpacked
 from fedsim.execution.workers import ServerActor
 from fedsim.server.history_storage import HistoryPlan, Rung
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 

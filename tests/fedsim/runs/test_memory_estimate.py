@@ -21,7 +21,7 @@ from fedsim.runs import memory_estimate as memory
 from fedsim.runs.build import prepare
 from fedsim.runs.memory_estimate import Footprint
 from fedsim.server.history_storage import HistoryPlan, HistorySize
-from fedsim.server.server import ServerSpec
+from fedsim.server.spec import ServerSpec
 from fedsim.training.client_method import ClientMethod
 from small import small
 

@@ -11,7 +11,8 @@ import torch
 from fedsim.execution.serialization import packed, unpacked
 from fedsim.server.history_storage import HistoryPlan, Rung
 from fedsim.server.last_updates import LastUpdates
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.server.update_screening import UpdateScreening
 from fedsim.training.job import Report, Reports

@@ -17,7 +17,8 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError, RunError, SolverError
 from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Needs
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.server import Server
+from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 
