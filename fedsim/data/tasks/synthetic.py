@@ -1,10 +1,11 @@
 """Synthetic(α, β) of q-FFL (Li et al., 2020, "Fair Resource Allocation in Federated Learning", section 4.1).
 
-The distribution and the order of the draws are those of the authors' generator, so its published settings give the
-same numbers: `sigma = 2` with variant "noniid"; `sigma = 1` with "iid" and "hybrid". The statistics printed in the
-paper fit `sigma = 1`, the default here. Deviations: the authors set no seed; labels are the argmax of the logits rather
-than of their softmax, which differs only where the exponential overflows; and features need no singular value
-decomposition of the covariance, which is diagonal: its signs depend on the linear-algebra library.
+The distribution and the order of the draws are those of the authors' generator, so its published settings give the same
+numbers: `sigma = 2` with variant "noniid"; `sigma = 1` with "iid" and "hybrid". The statistics printed in the paper,
+127 samples a device with a standard deviation of 73, fit `sigma = 0.84`; the default is 1. Deviations: the authors set
+no seed; labels are the argmax of the logits rather than of their softmax, which differs only where the exponential
+overflows; and features need no singular value decomposition of the covariance, which is diagonal: its signs depend on
+the linear-algebra library.
 """
 
 from __future__ import annotations
