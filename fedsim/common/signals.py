@@ -37,6 +37,12 @@ class Interrupts:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def renew(self) -> None:
+        """Install the handlers of an open `handled` again, after other code than Python's has replaced them."""
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, self._handle)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt

@@ -249,6 +249,8 @@ class Session:
             server = Server(spec.server, spec.initial(), self.clock)
             trainer: Trainer = InlineTrainer(spec.workbench(), server, self.clock)
         else:
+            self.pool.processes()
+            self.interrupts.renew()  # Ray's own handler of SIGTERM kills the process before the run is saved
             parts = spec.bench, spec.server, spec.data, spec.initial()
             trainer = self.pool.trainer(TrainerSpec(*parts, spans=self.clock.recording))
         if self._saved is not None:
