@@ -40,8 +40,6 @@ def workers_of(workers: int | Literal["auto"]) -> int:
 
 def start_pool(workers: int | Literal["auto"], device: str, address: str | None) -> RayPool | None:
     """Start to open a pool, here or at a cluster; return None for no workers. Raises ConfigError."""
-    if address is not None and not (isinstance(address, str) and _ADDRESS.fullmatch(address)):
-        raise ConfigError(f"ray_address: expected 'auto' or HOST:PORT, found {address!r}")
     gpus: Gpus = "auto" if device == "auto" else device == "cuda"
     count = workers if workers == "auto" and address is not None else workers_of(workers)
     if not count and address is not None:
@@ -70,9 +68,10 @@ class RayPool:
         workers: number of client actors, at least 1; "auto", with an address, takes one per CPU of the cluster.
         gpus: whether each actor gets a share of Ray's GPUs; "auto" means yes if Ray has any and torch sees one in this
             process, where the run chooses its device.
-        address: "auto" or HOST:PORT of a Ray cluster to join; None starts one on this machine for this pool only.
+        address: "auto" or HOST:PORT of a Ray cluster to join; None uses the one that this process is connected to, or
+            starts one on this machine for this pool only.
 
-    Raises ConfigError for fewer than 1 worker.
+    Raises ConfigError for fewer than 1 worker, for another address, and for any if this process is connected already.
     """
 
     @arguments.checked
@@ -81,10 +80,12 @@ class RayPool:
     ) -> None:
         if workers != "auto" and workers < 1:
             raise ConfigError(f"workers: expected 'auto' or a number of at least 1, found {workers}")
+        if address is not None and not _ADDRESS.fullmatch(address):
+            raise ConfigError(f"ray_address: expected 'auto' or HOST:PORT, found {address!r}")
         self._workers, self._gpus, self._address = workers, gpus, address
         self._started: Future[Processes] = Future()
         self._closed = threading.Event()
-        cluster.load(own=address is None)  # here, so that its ConfigError reaches the caller
+        cluster.load(address)  # here, so that its ConfigError reaches the caller
         # Ray's processes end with the thread that started them, so this thread lives as long as the pool.
         threading.Thread(target=self._open, name="ray-pool", daemon=True).start()
 
@@ -119,8 +120,19 @@ class RayPool:
         return self._gpus is not False and self.processes().gpu_share > 0
 
     def processes(self) -> Processes:
-        """Wait until the processes have started, and return them. Raises ConfigError if they cannot start."""
-        return self._started.result()
+        """Wait until the processes have started, and return them.
+
+        Raises ConfigError if they cannot start, and as `check_open` does.
+        """
+        started = self._started.result()
+        self.check_open()
+        return started
+
+    def check_open(self) -> None:
+        """Raise ConfigError if the pool was closed, or its Ray was shut down; does not wait."""
+        started = self._started.done() and self._started.exception() is None
+        if self._closed.is_set() or (started and not cluster.connected()):
+            raise ConfigError("workers: expected an open RayPool, found one that is closed")
 
     def trainer(self, spec: TrainerSpec) -> RayTrainer:
         """Build the actors for a run, with a new server actor if the last one died."""

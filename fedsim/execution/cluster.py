@@ -71,21 +71,35 @@ class Cluster:
             ray.shutdown()
 
 
-def load(own: bool) -> Any:
+def connected() -> bool:
+    """Return whether this process is connected to a Ray cluster."""
+    import ray
+
+    return bool(ray.is_initialized())
+
+
+def load(address: str | None) -> Any:
     """Set the environment that Ray needs, where the user did not, then import Ray and return it.
 
-    `own`: for a cluster that this program starts. Raises ConfigError if `own`, and Ray was imported before without a
-    variable that it reads at its import.
+    `address`: of the cluster to join; None: for one that this program starts, unless this process is connected to one.
+    Raises ConfigError for an address if this process is connected already; without an address and a connection, if Ray
+    was imported before without a variable that it reads at its import.
     """
     early = sys.modules.get("ray")
+    joined = early is not None and early.is_initialized()
+    if joined and address is not None:
+        raise ConfigError(
+            f"ray_address: this process is connected to a Ray cluster: expected no address, to use that one, found "
+            f"{address!r}"
+        )
     late = [name for name in _READ_AT_IMPORT if name not in os.environ]
-    if own and late and early is not None and not early.is_initialized():
+    if address is None and late and early is not None and not joined:
         settings = " ".join(f"{name}={(_ALWAYS | _OWN)[name]}" for name in late)
         raise ConfigError(
             f"workers: Ray was imported before fedsim, without what it reads at its import: set {settings} before, "
             "import ray after this call, or use workers=0"
         )
-    set_environment(own)
+    set_environment(own=address is None)
     return importlib.import_module("ray")
 
 
@@ -96,11 +110,12 @@ def set_environment(own: bool) -> None:
 
 
 def connect(address: str | None, cpus: int) -> Cluster:
-    """Return the cluster that this process is connected to, else the one at `address`, else a new one with `cpus` CPUs.
+    """Return the cluster at `address`; without one, that of this process's connection, else a new one with `cpus` CPUs.
 
-    Raises ConfigError if this process finds or may join no cluster at the address, or if the cluster has no CPUs.
+    Raises ConfigError as `load` does, if this process finds or may join no cluster at the address, or if the
+    cluster has no CPUs.
     """
-    ray = load(own=address is None)
+    ray = load(address)
     owned = not ray.is_initialized()
     if owned:
         quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -113,8 +128,9 @@ def connect(address: str | None, cpus: int) -> Cluster:
     nodes: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
     cpus_of = {str(node["NodeID"]): int(node["Resources"].get("CPU", 0)) for node in nodes}
     if not any(cpus_of.values()):
-        if owned:
-            ray.shutdown()
+        if not owned:
+            raise ConfigError("workers: this process is connected to a Ray cluster without CPUs")
+        ray.shutdown()
         raise ConfigError(f"ray_address: expected a cluster with CPUs, found none at {address!r}")
     gpus = int(sum(node["Resources"].get("GPU", 0) for node in nodes))
     own_node = str(ray.get_runtime_context().get_node_id())

@@ -74,6 +74,9 @@ def _pool(
 ) -> RayPool | None:
     """Return the pool given, or start to open one; None if this process trains. Raises ConfigError."""
     if isinstance(workers, RayPool):
+        if ray_address is not None:
+            raise ConfigError(f"ray_address: expected None with a RayPool, found {ray_address!r}")
+        workers.check_open()
         return workers
     if workers == "auto" and ray_address is None:
         workers = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from fedsim.common.errors import ConfigError
 from fedsim.execution import cluster
 from fedsim.execution.actor_pool import RayPool, start_pool
 from fedsim.runs.resources import device_of
+from fedsim.runs.simulate import simulate
+from small import small
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
@@ -21,7 +24,7 @@ def test_the_server_is_here_or_where_a_share_of_a_gpu_is_left(
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As docs/cluster.md says: with GPUs no node is named, and it may be lost with any of them."""
-    cluster.load(own=True)
+    cluster.load(None)
     from fedsim.execution import ray_actors as hosts
 
     asked: dict[str, Any] = {}
@@ -43,7 +46,9 @@ class Nodes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus, self.shares, self.closed = 0, list[float](), 0
-        cluster.load(own=True)  # with the environment that it needs for all later tests of the same process
+        cluster.load(None)  # with the environment that it needs for all later tests of the same process
+        monkeypatch.setattr(cluster, "load", lambda address: None)
+        monkeypatch.setattr(cluster, "connected", lambda: True)
         monkeypatch.setattr(cluster, "connect", lambda address, cpus: self.connect())
         monkeypatch.setattr(
             "fedsim.execution.ray_actors.client", lambda share, node, prefix: self.shares.append(share)
@@ -121,17 +126,67 @@ def test_processes_without_gpus_do_not_compute_on_one(nodes: Nodes, monkeypatch:
 
 
 @pytest.mark.parametrize("cpus", [[0, 0], []])
-def test_a_cluster_without_cpus_is_refused(cpus: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("auto", "ray_address: expected a cluster with CPUs, found none at 'auto'"),
+        (None, "workers: this process is connected to a Ray cluster without CPUs"),
+    ],
+)
+def test_a_cluster_without_cpus_is_refused(
+    cpus: list[int], address: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left: list[int] = []
     every = [
         {"NodeID": f"{i}", "Alive": True, "Resources": {"CPU": n} if n else {}} for i, n in enumerate(cpus)
     ]
-    ray = SimpleNamespace(is_initialized=lambda: False, nodes=lambda: every, shutdown=lambda: left.append(1))
-    monkeypatch.setattr(cluster, "load", lambda own: ray)
+    ray = SimpleNamespace(
+        is_initialized=lambda: address is None, nodes=lambda: every, shutdown=lambda: left.append(1)
+    )
+    monkeypatch.setattr(cluster, "load", lambda address: ray)
     monkeypatch.setattr(cluster, "_join", lambda address, quiet: None)
-    with pytest.raises(ConfigError, match="ray_address: expected a cluster with CPUs, found none at 'auto'"):
-        cluster.connect("auto", cpus=1)
-    assert left == [1]
+    with pytest.raises(ConfigError, match=message):
+        cluster.connect(address, cpus=1)
+    assert left == [1] * (address is not None), "a connection of the user stays"
+
+
+CLOSED = "workers: expected an open RayPool, found one that is closed"
+
+
+@pytest.mark.parametrize("shut", [False, True])
+def test_a_pool_that_is_closed_or_whose_ray_is_gone_is_refused_before_anything_is_written(
+    shut: bool, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = RayPool(2)
+    pool.processes()
+    if shut:
+        monkeypatch.setattr(cluster, "connected", lambda: False)
+    else:
+        pool.close()
+    with pytest.raises(ConfigError, match=CLOSED):
+        pool.processes()
+    with pytest.raises(ConfigError, match=CLOSED):
+        simulate(small(), out=tmp_path / "out", workers=pool)
+    assert not (tmp_path / "out").exists()
+    pool.close()
+
+
+def test_an_address_that_could_not_be_joined_is_refused(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        RayPool(2) as pool,
+        pytest.raises(ConfigError, match="ray_address: expected None with a RayPool, found '10"),
+    ):
+        simulate(small(), out=tmp_path, workers=pool, ray_address="10.0.0.1:6379")
+    with pytest.raises(ConfigError, match="ray_address: expected 'auto' or HOST:PORT, found 'local'"):
+        RayPool(1, address="local")
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    with pytest.raises(
+        ConfigError, match=r"ray_address: this process is connected .* found '10\.0\.0\.1:6379'"
+    ):
+        RayPool(1, address="10.0.0.1:6379")
 
 
 def test_what_was_started_ends_with_a_pool_that_cannot_be(
