@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Mapping
@@ -107,22 +108,30 @@ def set_environment(own: bool) -> None:
     """Set the variables that Ray needs and the user did not set; `own`: for a cluster that this program starts."""
     for name, value in (_ALWAYS | _OWN if own else _ALWAYS).items():
         os.environ.setdefault(name, value)
+    if own and not _has_token():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(
+            32
+        )  # else Ray writes one into a file that others may read
+
+
+def _has_token() -> bool:
+    """Return whether the user has a token for Ray, in the environment or in the home folder."""
+    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return given or os.access(os.path.expanduser("~/.ray/auth_token"), os.R_OK)
 
 
 def connect(address: str | None, cpus: int) -> Cluster:
     """Return the cluster at `address`; without one, that of this process's connection, else a new one with `cpus` CPUs.
 
-    Raises ConfigError as `load` does, if this process finds or may join no cluster at the address, or if the
-    cluster has no CPUs.
+    Raises ConfigError as `load` does, if this process finds or may join no cluster at the address, if Ray cannot start,
+    or if the cluster has no CPUs.
     """
     ray = load(address)
     owned = not ray.is_initialized()
     if owned:
         quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
-            # "local": else Ray joins whatever RAY_ADDRESS or an earlier `ray start` on this machine points to.
-            store = _store_bytes()
-            ray.init("local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **quiet)
+            _start(cpus, quiet)
         else:
             _join(address, quiet)
     nodes: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
@@ -137,6 +146,20 @@ def connect(address: str | None, cpus: int) -> Cluster:
     return Cluster(owned, {node: n for node, n in cpus_of.items() if n}, gpus, own_node)
 
 
+def _start(cpus: int, quiet: Mapping[str, Any]) -> None:
+    import ray
+
+    store = _store_bytes()
+    try:
+        # "local": else Ray joins whatever RAY_ADDRESS or an earlier `ray start` on this machine points to.
+        ray.init("local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **quiet)
+    except Exception as error:  # Ray raises many kinds, also bare ones
+        raise ConfigError(
+            f"workers: Ray cannot start: {_reason(error)}: use workers=0, or if Ray's folder is the cause, set "
+            "RAY_TMPDIR to one with a short path"
+        ) from error
+
+
 def _join(address: str, quiet: Mapping[str, Any]) -> None:
     import ray
 
@@ -145,11 +168,14 @@ def _join(address: str, quiet: Mapping[str, Any]) -> None:
     try:
         ray.init(address=address, runtime_env={"py_modules": code, "env_vars": environment}, **quiet)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-        reason = str(error).strip().split("\n")[0]
         raise ConfigError(
             f"ray_address: expected 'auto' or HOST:PORT of a Ray cluster that this machine is a node of, found "
-            f"{address!r}: {reason}"
+            f"{address!r}: {_reason(error)}"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".")
 
 
 def _store_bytes() -> int:

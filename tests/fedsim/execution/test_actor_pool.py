@@ -206,6 +206,7 @@ import os
 for name in [name for name in os.environ if name.startswith("RAY_")]:
     del os.environ[name]
 if {set}:
+    os.environ["HOME"] = os.getcwd()
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 import ray
@@ -233,3 +234,25 @@ def test_ray_imported_before_fedsim_is_refused_as_it_would_start_without_a_token
 def test_ray_imported_before_fedsim_with_its_settings_serves(tmp_path: Path) -> None:
     done = programs.python(EARLY.format(set=True), tmp_path)
     assert done.out.split() == ["127.0.0.1"], done.err
+    assert not (tmp_path / ".ray").exists(), "the token is in no file that others may read"
+
+
+LONG = """
+import os
+os.environ["RAY_TMPDIR"] = os.path.join(os.getcwd(), "long" * 25)
+os.mkdir(os.environ["RAY_TMPDIR"])
+from fedsim.common.errors import ConfigError
+from fedsim.execution.actor_pool import RayPool
+
+try:
+    RayPool(1).processes()
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_ray_that_cannot_start_is_said_with_what_to_do(tmp_path: Path) -> None:
+    done = programs.python(LONG, tmp_path)
+    assert done.out.startswith("workers: Ray cannot start: "), done.err
+    assert "AF_UNIX path length" in done.out
+    assert "use workers=0, or if Ray's folder is the cause, set RAY_TMPDIR to one" in done.out
