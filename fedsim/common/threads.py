@@ -36,10 +36,13 @@ def most() -> int:
     return _limits[-1] if _limits else default_most()
 
 
-@cache
 def default_most() -> int:
     """Return the environment variable's number of threads, by default the number of cores, at most 8."""
-    text = os.environ.get(VARIABLE)
+    return _most_of(os.environ.get(VARIABLE))
+
+
+@cache
+def _most_of(text: str | None) -> int:
     if text is None:
         return min(cores(), MOST)
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _LIMIT):
