@@ -29,12 +29,12 @@ _ADDRESS = re.compile(r"auto|[^\s/]+:\d{1,5}")
 """Matches `auto` and HOST:PORT of a cluster."""
 
 
-def workers_of(workers: int | Literal["auto"]) -> int:
-    """Return the number of client actors on this machine for a `--workers` value. Raises ConfigError."""
+def workers_of(workers: int | Literal["auto"], field: str = "workers", least: int = 0) -> int:
+    """Return the number of processes on this machine for the value of `field`. Raises ConfigError."""
     if workers == "auto":
         return cores()
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 0:
-        raise ConfigError(f"workers: expected 'auto' or a number of at least 0, found {workers!r}")
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < least:
+        raise ConfigError(f"{field}: expected 'auto' or a number of at least {least}, found {workers!r}")
     return workers
 
 

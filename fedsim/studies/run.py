@@ -134,7 +134,7 @@ def run_study(board: Board, *, jobs: int | Literal["auto"] = "auto", device: Dev
 
 def processes_of(jobs: int | Literal["auto"], folder: StudyFolder) -> int:
     """Return the number of processes for the unfinished cells."""
-    return max(1, min(workers_of(jobs), len(folder.left)))
+    return max(1, min(workers_of(jobs, "jobs", least=1), len(folder.left)))
 
 
 def _most_memory(folder: StudyFolder, device: Device, cache: InputCache) -> int:

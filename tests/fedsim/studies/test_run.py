@@ -361,6 +361,13 @@ def test_bad_input_is_exit_code_2_and_nothing_is_written(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_python_too_refuses_less_than_one_process(jobs: int, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^jobs: expected 'auto' or a number of at least 1, found {jobs}$"):
+        fedsim.study(SMALLEST, out=tmp_path, jobs=jobs)
+    assert not any(tmp_path.iterdir())
+
+
 # runs
 
 
