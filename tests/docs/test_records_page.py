@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedsim import plugins
+from fedsim.common.stopwatch import ENGINE, IDLE
 from fedsim.engine.record_words import STATUSES
 from fedsim.records.manifest import read_manifest
 from fedsim.records.schemas import TABLES
@@ -34,6 +35,15 @@ def test_every_status_is_defined() -> None:
 
 def section_until_blank(text: str) -> str:
     return text.split("\n\n")[0]
+
+
+def test_every_part_of_a_profile_is_explained_and_no_other() -> None:
+    page = (DOCS / "watching.md").read_text(encoding="utf-8").split("| part | work |")[1]
+    told = [part for row in section_until_blank(page).splitlines() for part in row.split("|")[1:2]]
+    code = (path.read_text(encoding="utf-8") for path in (DOCS.parent / "fedsim").rglob("*.py"))
+    entered = (line for text in code for line in re.findall(r"clock\.part\b[^)]*", text))
+    parts = {ENGINE, IDLE, *re.findall(r'"(\w+)"', " ".join(entered))}
+    assert set(re.findall(r"`(\w+)`", " ".join(told))) == parts
 
 
 def test_every_metric_is_defined() -> None:
