@@ -175,13 +175,14 @@ class RayTrainer:
         """Fetch the losses [1, k] of groups of clients with one model; return those of all clients [K]."""
         return np.asarray(np.concatenate(self._get(losses), axis=1)[0])
 
-    def _audit(self, cohort: Cohort) -> None:
+    def _audit(self, cohort: Cohort, step: Any) -> list[Any]:
         """Let the client actors train the jobs of an audit, and the server compare their updates with its history."""
-        workers = len(self._clients)
+        workers, audited = len(self._clients), []
         for i, part in enumerate(parts_of(cohort, self._row_bytes, workers)):
             train = self._clients[i % workers].train.options(num_returns=2)
             _, rows = train.remote(self._build, part, self._params)
-            self._server.audit.remote(_BUILT, part.clients, rows)
+            audited.append(self._server.audit.remote(_BUILT, step, part.clients, rows))
+        return audited
 
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Send the updates to the server actor; returns at once."""
@@ -225,9 +226,9 @@ class RayTrainer:
         searching = self._clients if self._searches else []
         workers = len(searching)
         losses = [c.trial_losses.remote(self._build, *proposal, w, workers) for w, c in enumerate(searching)]
-        if arrivals.audit is not None:
-            self._audit(arrivals.audit)
-        return self._server.accept.remote(_BUILT, *losses)
+        step = proposal[2]
+        audited = [] if arrivals.audit is None else self._audit(arrivals.audit, step)
+        return self._server.accept.remote(_BUILT, step, *losses, *audited)
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Spread the split's rows over the actors, or the clients if `personal`; returns at once.

@@ -166,12 +166,10 @@ class ServerActor(Actor):
     server: Server
     proposal: Proposal
     """The step that `accept` takes."""
-    audited: list[Audited | None]
-    """Results of the audits of that step."""
 
     def build(self, spec: ServerSpec, initial: Array, spans: bool) -> None:
         """Build the server of a run, after dropping that of an earlier run with its history."""
-        for name in ("server", "proposal", "audited"):
+        for name in ("server", "proposal"):
             self.__dict__.pop(name, None)
         self.clock = Stopwatch(IDLE, spans=spans)
         self.server = Server(spec, torch.tensor(initial), self.clock)
@@ -212,17 +210,23 @@ class ServerActor(Actor):
         which = np.array([first[c] + i for c, i in takes], dtype=np.int64)
         rows = [chunks[c][i] for c, i in takes]
         arrivals = replace(arrivals, reports=Reports.joined(reports).part(which))
-        self.proposal, self.audited = self.server.propose(arrivals, rows, starts), []
+        self.proposal = self.server.propose(arrivals, rows, starts)
         return self.proposal.trials.cpu().numpy(), self.proposal.clients, arrivals.step
 
-    def audit(self, clients: Ints, rows: Array) -> None:
-        """Compare the updates that clients would send now with the history; see `Server.audit`."""
-        self.audited.append(self.server.audit(self.proposal, clients, shared_tensor(rows)))
+    def audit(self, step: int, clients: Ints, rows: Array) -> Audited | None:
+        """Compare the updates that clients would send now with the history; see `Server.audit` and `accept`."""
+        return self.server.audit(self.proposal, clients, shared_tensor(rows))
 
-    def accept(self, *losses: Floats) -> tuple[Stepped, Array, Array | None]:
-        """Take the proposed step, with `losses` [T, k] by group; return it, what jobs start from, and the average."""
+    def accept(self, step: int, *results: Floats | Audited | None) -> tuple[Stepped, Array, Array | None]:
+        """Take the proposed step; return it, what jobs start from, and the average.
+
+        `step` comes from `propose`: Ray passes its error on, and so those of `results`, which are the losses [T, k] by
+        group, then what the audits returned.
+        """
+        losses = [result for result in results if isinstance(result, np.ndarray)]
+        audited = [result for result in results if not isinstance(result, np.ndarray)]
         trial_losses = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
-        columns = self.server.accept(self.proposal, trial_losses, self.audited)
+        columns = self.server.accept(self.proposal, trial_losses, audited)
         stepped = Stepped(columns, self.proposal.reports)
         del self.proposal
         average = self.server.average
@@ -236,5 +240,5 @@ class ServerActor(Actor):
         *stores: Reports | Array,
     ) -> tuple[Stepped, Array, Array | None]:
         """Propose and accept in one call, for rules without trial models."""
-        self.propose(arrivals, takes, versions, *stores)
-        return self.accept()
+        *_, step = self.propose(arrivals, takes, versions, *stores)
+        return self.accept(step)

@@ -158,6 +158,44 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, case: str, two_workers: Ray
     assert run(config, tmp_path / "a").digest == run(config, tmp_path / "b", workers=two_workers).digest
 
 
+FAILING = '''
+from fedsim.server.rule import Algorithm, Direction, stateless
+from fedsim.training.client_method import ClientMethod, Trained
+
+def client() -> ClientMethod:
+    """Plain training that fails in audits."""
+    def train(local, start, kept):
+        if local.job.id < 0 and local.job.client == 2:
+            raise ValueError("only in the audit")
+        return Trained(*local.sgd(start))
+    return ClientMethod(train)
+
+def rule() -> Algorithm:
+    """Fails at the step of the first audit."""
+    def direction(stack):
+        if stack.step == 2:
+            raise ValueError("only in the step")
+        return Direction([1 / stack.m] * stack.m)
+    return stateless(direction)
+'''
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("table", "factory"), [("client", "client"), ("algorithm", "rule")])
+def test_an_error_ends_the_run_with_any_number_of_workers(
+    table: str, factory: str, tmp_path: Path, two_workers: RayPool
+) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    changes: dict[str, Any] = {
+        "algorithm": {"name": "fedavg"},
+        table: {"name": f"{tmp_path}/failing.py:{factory}"},
+    }
+    config = small(**changes, audit={"every": 2, "clients": 12})
+    for workers in (0, two_workers):
+        with pytest.raises(ValueError, match="only in the"):
+            run(config, tmp_path / "out", workers=workers, force=True)
+
+
 def test_those_go_first_of_whom_the_server_has_a_row() -> None:
     known = ClientRecords.of(20)
     known.last_step[:] = [9, 8, 5, 4, *[-1] * 16]
