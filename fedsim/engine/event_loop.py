@@ -8,6 +8,7 @@ happen in this order: arrivals, losses, the deadline, wake-ups; within a kind by
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -49,6 +50,8 @@ class EventLoop:
             run_state.selector_state = state_of(selector_state, "a selector's start")
         self.dispatcher = Dispatcher(world, plan, trainer, run_state, self.clock)
         self.evaluator = Evaluator(plan, trainer, records, run_state, self.clock)
+        self._begun: deque[tuple[int, int, int]] = deque(maxlen=2)
+        """Of the last two steps, which may not be recorded yet: step, `JobTable.mark` and time at its beginning."""
 
     def run(self) -> str:
         """Run to the end; return the cause, as `ended_by` has it."""
@@ -74,9 +77,19 @@ class EventLoop:
         self.ended_by = cause
         self.evaluator.last()
 
-    def abandon(self) -> None:
-        """End every job that is running or waits for its step as `unfinished`."""
+    def abandon(self, steps: int | None = None) -> None:
+        """End every job that is running or waits for its step as `unfinished`.
+
+        `steps`: number of recorded steps. If a further one has begun, go back to its beginning before: with workers,
+        its error may come when the loop is ahead of it.
+        """
         run_state, job_table = self.run_state, self.run_state.job_table
+        for step, mark, now_us in self._begun:
+            if step == steps:
+                run_state.step, run_state.now_us = step, now_us
+                run_state.buffer, run_state.overdue = [], []
+                job_table.go_back(mark, version=step)
+                break
         waiting = np.array([*run_state.buffer, *run_state.overdue], dtype=np.int64)
         rows = np.concatenate([job_table.running(), waiting])
         rows = rows[np.argsort(job_table.table["id"][rows], kind="stable")]
@@ -229,6 +242,7 @@ class EventLoop:
 
     def _step(self, cause: str) -> None:
         run_state, pacing = self.run_state, self.plan.pacing
+        self._begun.append((run_state.step, run_state.job_table.mark(), run_state.now_us))
         # More updates wait than one step can take only if a fork made the buffer smaller.
         waiting, overdue, most = run_state.buffer, run_state.overdue, pacing.most_updates
         present, left, run_state.armed = waiting[:most], waiting[most:], False
@@ -244,7 +258,7 @@ class EventLoop:
         self._hear(cohort)
         with self.clock.part("server"):
             result = self.trainer.step(self._arrivals(cohort, rows, len(present)), cohort)
-        run_state.buffer, run_state.overdue = [], []  # only now: a step that fails leaves its jobs unfinished
+        run_state.buffer, run_state.overdue = [], []
         self._end(present, "aggregated", run_state.step)
         self._end(overdue, "remembered")
         self._leave_behind(left)

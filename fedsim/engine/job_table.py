@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedsim.engine.record_words import STATUSES
 from fedsim.training.job import Cohort, Floats, Ints, Reports
+from fedsim.worlds.interval_index import NEVER
 from fedsim.worlds.job_outcomes import Outcomes
 
 RUNNING, LANDED, FREE = -1, -2, -3
@@ -61,6 +62,8 @@ class JobTable:
     def __init__(self, capacity: int = 1024) -> None:
         self.table = np.zeros(0, dtype=[(name, _KINDS[kind]) for name, kind in _COLUMNS])
         self.ended: list[int] = []
+        self._taken = 0
+        """Number of jobs that `take` has removed."""
         self._free: list[int] = []
         self._grow(capacity)
 
@@ -173,6 +176,25 @@ class JobTable:
         moved: int = numbers["downloaded_bytes"][row] + numbers["uploaded_bytes"][row]
         return moved
 
+    def mark(self) -> int:
+        """Return the number of jobs that have ended so far, for `go_back`."""
+        return self._taken + len(self.ended)
+
+    def go_back(self, mark: int, version: int) -> None:
+        """Let jobs run again that ended after `mark` or wait for a step, and remove jobs of versions after `version`.
+
+        Outcomes of jobs that were cut are gone: they end at NEVER, until they are cut again.
+        """
+        rows, table = np.array(self.ended[mark - self._taken :], dtype=np.int64), self.table
+        del self.ended[mark - self._taken :]
+        cut = (table["status"][rows] == STATUSES.index("late")) & (table["ok"][rows] == 0)
+        table["end_us"][rows[cut]] = NEVER
+        table["status"][rows], table["step"][rows] = RUNNING, -1
+        table["status"][table["status"] == LANDED] = RUNNING
+        fresh = np.flatnonzero((table["status"] == RUNNING) & (table["version"] > version))
+        table["status"][fresh] = FREE
+        self._free.extend(fresh.tolist())
+
     def amend(self, rows: Ints, status: str) -> None:
         """Correct the status of ended jobs that no step used."""
         self.table["status"][rows], self.table["step"][rows] = STATUSES.index(status), -1
@@ -193,6 +215,7 @@ class JobTable:
         rows = self.ended[:count]
         jobs: NDArray[Any] = self.table[rows] if rows else self.table[:0].copy()
         del self.ended[: len(rows)]
+        self._taken += len(rows)
         self.table["status"][rows] = FREE
         self._free.extend(rows)
         return jobs

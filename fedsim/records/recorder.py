@@ -73,6 +73,8 @@ class Recorder:
         self.folder, self._n_samples, self._job_table = folder, n_samples, job_table
         self._split = split
         self.counts: dict[str, int] = {}
+        self.steps = 0
+        """Recorded steps; the current one, and what follows from it, are not among them until it is waited for."""
         self.waits = 0
         self.clipped = 0
         """Updates that were shortened to the limit of `[bad_updates]`."""
@@ -111,6 +113,7 @@ class Recorder:
 
     def _load(self, saved: Mapping[str, Any]) -> None:
         cut_tables(self.folder, saved["rows"])
+        self.steps = saved["rows"]["steps"]
         self._rows |= saved["rows"]
         self._parts = {name: int(name in saved["rows"]) for name in self._tables}
         for name in _COUNTED:
@@ -172,11 +175,14 @@ class Recorder:
         self.waits += int(columns["waits"])
         self.clipped += int(columns.get("clipped", 0))
         self._steps.append(columns)
+        self.steps += 1
         if self._recent:
             self._recent.steps.append(columns)
 
     def _settle_evaluations(self) -> None:
-        pending, self._evaluations = self._evaluations, []
+        # An evaluation after a step that was not recorded is of a model that the records do not know.
+        pending = [evaluation for evaluation in self._evaluations if evaluation[0] <= self.steps]
+        self._evaluations = []
         for step, time_us, split, result in pending:
             evaluation = result()
             accuracy, k = evaluation.accuracy, len(evaluation.clients)

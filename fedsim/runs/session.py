@@ -198,7 +198,7 @@ class Session:
         """Run the event loop to its end, with checkpoints and the limit of wall time; return the digest."""
         limit_s = self.spec.plan.stop.wall_s
         self.recorder.recent_rows()
-        with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.spec.config):
+        with plugins.contained(), saying_how_to_reproduce(self.folder, self.recorder, self.spec.config):
             for _ in event_loop.instants(partial(self._report, watch)):
                 self.checkpointer.between(event_loop)
                 if limit_s is not None and self.checkpointer.spent_s >= limit_s:
@@ -217,7 +217,7 @@ class Session:
                 event_loop.trainer.close()
         self._servers_lost += 1
         if self._servers_lost > _SERVERS:
-            self._fail(None, lost)
+            self._fail(event_loop, lost)
             raise lost
         earlier = checkpoint.checkpoints(self.folder)
         self._saved = checkpoint.read(earlier[-1].path) if earlier else None
@@ -233,7 +233,7 @@ class Session:
         with suppress(RunError):  # on a full disk the first error counts; the manifest may stay incomplete
             self._finish(event_loop, "failed", "error", f"{type(error).__name__}: {error}{line}")
         error.add_note(
-            f"{self.folder}: failed at step {self.run_state.step}; its records up to there can be read. Fix the "
+            f"{self.folder}: failed at step {self.recorder.steps}; its records up to there can be read. Fix the "
             f"cause, then continue it with: {self._resume()}"
         )
 
@@ -263,12 +263,13 @@ class Session:
         self, event_loop: EventLoop | None, status: str, ended_by: str, error: str | None = None
     ) -> str | None:
         """Write the tables and the manifest; if the run is done, also write the model and return the digest."""
-        if event_loop:
-            event_loop.abandon()
         trainer, digest = event_loop.trainer if event_loop and status == "done" else None, None
         with self.clock.part("record"):
-            if trainer:
+            with suppress(*(() if trainer else (BaseException,))):  # after an error a last row may never come
                 self.recorder.settle()
+            if event_loop:
+                event_loop.abandon(self.recorder.steps)
+            if trainer:
                 digest = self.recorder.close(trainer.params())
             else:
                 self._rescue_records(status)
@@ -286,7 +287,7 @@ class Session:
         recorder, accuracy = self.recorder, self.recorder.last_accuracy
         return {
             "virtual_us": self.run_state.now_us,
-            "steps": self.run_state.step,
+            "steps": recorder.steps,
             "jobs": dict(sorted(recorder.counts.items())),
             "waits": recorder.waits,
             "clipped": recorder.clipped,
@@ -295,9 +296,7 @@ class Session:
         }
 
     def _rescue_records(self, status: str) -> None:
-        """Merge the parts of the tables after an interrupt or an error, without a last row that may never come."""
-        with suppress(BaseException):
-            self.recorder.settle()
+        """Merge the parts of the tables after an interrupt or an error."""
         try:
             self.recorder.close(None)
         except RunError:  # on a full disk the parts stay
@@ -366,12 +365,12 @@ def reproduction(folder: Path, step: int, config: RunConfig) -> str:
 
 
 @contextmanager
-def saying_how_to_reproduce(folder: Path, run_state: RunState, config: RunConfig) -> Iterator[None]:
+def saying_how_to_reproduce(folder: Path, recorder: Recorder, config: RunConfig) -> Iterator[None]:
     """Add the command that reproduces the failure to the error of a job that kills its process."""
     try:
         yield
     except LethalJob as error:
-        command = reproduction(folder, run_state.step, config)
+        command = reproduction(folder, recorder.steps, config)
         raise LethalJob(f"{error}. This reproduces it in one process: {command}") from error
 
 
