@@ -30,6 +30,8 @@ from fedsim.execution.workers import Actor, ClientActor, ServerActor
 
 MOST_DEATHS = 3
 """The run ends after this many deaths of a process that trains one job alone, or repeats another call."""
+_SERVER_SHARE = 0.01
+"""Share of a GPU that the server actor has: room on any GPU, beside client actors."""
 _MOST_BUILDS = 20
 """The run ends after this many deaths in a row while an actor builds its object."""
 _BUILDS_DIE = (
@@ -247,6 +249,7 @@ class Processes:
 
     cluster: Cluster
     gpu_share: float
+    """Share of a GPU that each client actor has; 0 without GPUs."""
     clients: list[Any]
     server: Any
     prefix: str
@@ -254,17 +257,25 @@ class Processes:
 
     @staticmethod
     def of(cluster: Cluster, workers: int, gpus: bool) -> Processes:
-        """Start `workers` client actors and a server actor; with `gpus`, each has an equal share of a GPU."""
+        """Start `workers` client actors and a server actor; with `gpus`, each has a share of a GPU.
+
+        The client actors' equal shares are so large that no GPU has room for more of them than evenly spread ones need.
+        """
         share, prefix = 0.0, f"fedsim-{uuid4().hex}"
         if gpus:
-            per_gpu = -(-(workers + 1) // cluster.gpus)
-            share = int(10_000 / per_gpu) / 10_000  # rounded down, so that the shares fit on every GPU
+            per_gpu = -(-workers // cluster.gpus)
+            share = (
+                int(10_000 * (1 - _SERVER_SHARE) / per_gpu) / 10_000
+            )  # rounded down: Ray counts 1/10,000 of a GPU
         clients = [client(share, node, prefix) for node in cluster.places(workers)]
-        return Processes(cluster, share, clients, server(share, cluster.node, prefix), prefix)
+        processes = Processes(cluster, share, clients, None, prefix)
+        processes.renew_server()
+        return processes
 
     def renew_server(self) -> None:
-        """Replace a server actor that died by a new one."""
-        self.server = server(self.gpu_share, self.cluster.node, self.prefix)
+        """Start a server actor, in place of one that died."""
+        share = _SERVER_SHARE if self.gpu_share else 0.0
+        self.server = server(share, self.cluster.node, self.prefix)
 
     def close(self) -> None:
         """Stop the actors, leave the cluster, and remove the files of calls that did not end."""

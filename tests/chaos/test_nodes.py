@@ -38,7 +38,7 @@ with RayPool("auto", gpus=True, address=sys.argv[1]) as pool:
     )
     import ray
     left = ray.available_resources().get("GPU", 0)
-    assert left == 0, f"{{left}} of the 4 GPUs that are left belong to none of the 4 processes"
+    assert abs(left - 1.02) < 1e-3, f"{{left}} of the 4 GPUs that are left: 3 workers take 0.99, the server 0.01"
 print(result[0].digest)
 """
 

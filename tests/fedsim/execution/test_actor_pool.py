@@ -81,10 +81,11 @@ def sees(monkeypatch: pytest.MonkeyPatch, gpu: bool) -> None:
     ("device", "there", "here", "share"),
     [
         ("cpu", 2, True, 0.0),
-        ("auto", 2, True, 0.5),
+        ("auto", 2, True, 0.495),
+        ("auto", 3, True, 0.99),
         ("auto", 2, False, 0.0),
         ("auto", 0, True, 0.0),
-        ("cuda", 2, False, 0.5),
+        ("cuda", 2, False, 0.495),
     ],
 )
 def test_shares_of_gpus_are_taken_where_the_run_computes_on_them(
@@ -101,7 +102,12 @@ def test_shares_of_gpus_are_taken_where_the_run_computes_on_them(
     assert pool is not None
     with pool:
         assert pool.workers == 3
-        assert nodes.shares == [share] * 4
+        assert nodes.shares == [share] * 3 + [0.01 if share else 0.0]
+        if share:
+            most = 3 // there + (3 % there > 0)
+            assert most * share + 0.01 <= 1 < (most + 1) * share, (
+                "a GPU has room for its part alone, and the server"
+            )
         assert pool.has_gpus == (share > 0)
         assert device_of(device, True, pool) == ("cuda" if share else "cpu")
     assert nodes.closed == 1
