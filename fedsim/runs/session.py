@@ -97,6 +97,8 @@ class Session:
         self.others_peak, self.others = 0, list[Times]()
         """The wall times of the other processes; empty until the run ends."""
         self._servers_lost, self._ran = 0, False
+        self._spent_s: float = saved["spent_s"] if saved else 0.0
+        """Wall time of the run before `_begin`."""
 
     @classmethod
     def create(
@@ -157,8 +159,11 @@ class Session:
 
     @plugins.contained()
     def until(self, reached: Callable[[RunState], bool]) -> checkpoint.State:
-        """Run until `reached`, and return the state there. Raises RunError if the run ends before."""
-        with closing(self._lock):
+        """Run until `reached`, and return the state there. Raises RunError if the run ends before.
+
+        Signals stop it as they stop `run`; the loss of the server ends it.
+        """
+        with closing(self._lock), self.interrupts.handled():
             self._begin()
             event_loop = self._event_loop()
             for _ in event_loop.instants():
@@ -190,8 +195,7 @@ class Session:
             None if saved is None else saved["records"],
         )
         parts = self.run_state, self.recorder, self.interrupts
-        spent_s = 0.0 if saved is None else saved["spent_s"]
-        self.checkpointer = Checkpointer(self.folder, config.checkpoint, *parts, spent_s)
+        self.checkpointer = Checkpointer(self.folder, config.checkpoint, *parts, self._spent_s)
         self._manifest("running")
 
     def _play(self, event_loop: EventLoop, watch: Watch) -> str | None:
@@ -215,12 +219,15 @@ class Session:
         if event_loop:
             with suppress(RunError):
                 event_loop.trainer.close()
-        self._servers_lost += 1
-        if self._servers_lost > _SERVERS:
-            self._fail(event_loop, lost)
-            raise lost
-        earlier = checkpoint.checkpoints(self.folder)
-        self._saved = checkpoint.read(earlier[-1].path) if earlier else None
+        self._servers_lost, self._spent_s = self._servers_lost + 1, self.checkpointer.spent_s
+        try:
+            if self._servers_lost > _SERVERS:
+                raise lost
+            earlier = checkpoint.checkpoints(self.folder)
+            self._saved = checkpoint.read(earlier[-1].path) if earlier else None
+        except Error as error:
+            self._fail(event_loop, error)
+            raise
 
     def _resume(self) -> str:
         """Return what continues the run: Python, if it passed the task or the model, else a command."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import pandas as pd
 import pytest
 import tomli_w
 
-from fedsim.common.errors import ConfigError
+from fedsim.common.errors import CheckpointError, ConfigError, ServerLost
+from fedsim.common.stopwatch import Stopwatch
 from fedsim.config.load import load_config
+from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.invariants import check
 from fedsim.records.manifest import read_manifest
 from fedsim.runs.build import prepare
-from fedsim.runs.session import reproduction
+from fedsim.runs.progress import Progress
+from fedsim.runs.session import Session, reproduction
 from fedsim.server.history_storage import LADDER, Rung
 from small import run, small
 
@@ -62,6 +66,51 @@ def test_a_failed_run_leaves_the_same_with_workers_as_without(
         pd.testing.assert_frame_equal(*tables, check_exact=True, obj=name)
     kept = ("steps", "virtual_us", "jobs", "waits", "accuracy", "warning")
     assert [read_manifest(here)[name] for name in kept] == [read_manifest(there)[name] for name in kept]
+
+
+def test_wall_time_counts_what_was_lost_with_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("fedsim.runs.checkpointer.monotonic", lambda: now_s[0])
+
+    def watch(progress: Progress) -> None:
+        if progress.run_state.step == 3:
+            now_s[0] += 40
+            if now_s[0] == 40:
+                raise ServerLost("gone")
+
+    result = run(small(stop={"steps": 8, "wall": "60s"}), tmp_path, watch=watch)
+    assert (read_manifest(result.folder)["ended_by"], read_manifest(result.folder)["steps"]) == ("wall", 3)
+
+
+def test_a_run_that_cannot_go_back_to_a_damaged_checkpoint_has_failed(tmp_path: Path) -> None:
+    def watch(progress: Progress) -> None:
+        if progress.run_state.step == 5:
+            for file in (progress.folder / "checkpoints").rglob("*.json"):
+                file.write_text("damaged")
+            raise ServerLost("gone")
+
+    with pytest.raises(CheckpointError, match=r"state\.json") as told:
+        run(small(checkpoint={"every_steps": 2}), tmp_path, watch=watch)
+    manifest = read_manifest(tmp_path / "small")
+    assert (manifest["status"], manifest["steps"]) == ("failed", 5)
+    assert "failed at step 5" in told.value.__notes__[0]
+
+
+def test_a_signal_stops_a_run_that_is_repeated_up_to_a_step_at_the_next_instant(tmp_path: Path) -> None:
+    session, told = Session.create(prepare(small()), tmp_path / "again", None, Stopwatch()), list[int]()
+
+    def reached(run_state: RunState) -> bool:
+        if run_state.step == 2 and not told:
+            signal.raise_signal(signal.SIGINT)
+            told.append(run_state.step)
+        return run_state.step == 5
+
+    with pytest.raises(KeyboardInterrupt):
+        session.until(reached)
+    assert told == [2]
+    assert session.run_state.step < 5
 
 
 @pytest.mark.parametrize("rung", LADDER)
