@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +31,12 @@ def summary(accuracy: ArrayLike, n: ArrayLike, metrics: Iterable[str] | None = N
     return {name: plugins.number_of(name, _metric(name)(fractions, samples)) for name in wanted}
 
 
-_metric = cache(lambda name: plugins.factory("metric", name))
+def _metric(name: str) -> Any:
+    """Return the function of a metric; that of a file may have been edited since the last call."""
+    return plugins.factory("metric", name) if ".py:" in name else _installed(name)
+
+
+_installed = cache(partial(plugins.factory, "metric"))
 
 
 def _checked(accuracy: Floats, n: Ints) -> tuple[Floats, Ints]:

@@ -44,8 +44,8 @@ class Build:
     """The arguments from which an actor builds its object for a run."""
 
     arguments: tuple[Any, ...]
-    plugins: Mapping[str, str]
-    """The text of each plug-in file that the arguments name: only the driver's node may have the files."""
+    plugins: Mapping[str, plugins.Source]
+    """Each plug-in file that the arguments name: only the driver's node may have the files."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """By name the factories that Python code passed to the run; Ray pickles them with cloudpickle."""
 

@@ -54,8 +54,8 @@ class TrainerSpec:
     spans: bool = False
     """Whether the stopwatches of the processes record when each part began and ended."""
 
-    def plugin_files(self) -> dict[str, str]:
-        """Return by path the text of each plug-in file that the run names: only the driver's node may have them."""
+    def plugin_files(self) -> dict[str, plugins.Source]:
+        """Return by path each plug-in file that the run names: only the driver's node may have them."""
         names = [self.bench.model, self.bench.client, self.server.rule]
         names += [adversary.name for adversary in self.bench.adversaries]
         return plugins.sources([*names, *(str(wrapper["name"]) for wrapper in self.server.wrap)])

@@ -32,7 +32,7 @@ from fedsim.plugins.factories import (
     summary,
 )
 from fedsim.plugins.kinds import KINDS, Kind, distribution, entry_points, names, shipped
-from fedsim.plugins.loading import provide, sources
+from fedsim.plugins.loading import Source, provide, read_once, sources
 from fedsim.plugins.python_objects import GIVEN, all_given, given, is_given, keep_given
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "KINDS",
     "ONLY_SHIPPED",
     "Kind",
+    "Source",
     "all_given",
     "build",
     "check",
@@ -55,6 +56,7 @@ __all__ = [
     "names",
     "number_of",
     "provide",
+    "read_once",
     "resolved",
     "shipped",
     "smaller_is_better",

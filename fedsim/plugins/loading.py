@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping
-from importlib.machinery import SourceFileLoader
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-_provided: dict[str, Any] = {}
-"""Modules made from source texts, by the path in a plug-in's name."""
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file of a plug-in as it was read."""
+
+    path: Path
+    """The absolute path."""
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        """Return the digest of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+_kept: list[dict[Path, Source]] = []
+"""The files that were read in the open `read_once` blocks, which all share one entry."""
+_provided: dict[str, Source] = {}
+"""Files of another process, by the path in a plug-in's name."""
 _installed: set[str] = set()
 """Installed modules that names of plug-ins referred to."""
 _PREFIX = "fedsim_plugin_"
@@ -22,10 +41,10 @@ _PREFIX = "fedsim_plugin_"
 def load(where: str) -> Any:
     """Return the module that `where` names: an installed module, or the path of a file that ends in `.py`.
 
-    Raises FileNotFoundError for a path without a file, and what the module raises.
+    An edited file is another module. Raises FileNotFoundError for a path without a file, and what the module raises.
     """
     if where.endswith(".py"):
-        return _provided.get(where) or _from_file(Path(where))
+        return _module(_provided.get(where) or _source(where))
     _installed.add(where)
     return importlib.import_module(where)
 
@@ -35,45 +54,51 @@ def is_plugin(module: str) -> bool:
     return module.startswith(_PREFIX) or module in _installed
 
 
-def sources(plugins: Iterable[str]) -> dict[str, str]:
-    """Return the text of each file that names of plug-ins refer to, by its path, for `provide` in another process."""
-    paths = {where for where, _, _ in (name.rpartition(":") for name in plugins) if where.endswith(".py")}
-    return {path: Path(path).read_text(encoding="utf-8") for path in sorted(paths)}
-
-
-def provide(texts: Mapping[str, str]) -> None:
-    """Use the texts of `sources` in place of the files at their paths, unless this process has equal files."""
-    for where, text in texts.items():
-        path = Path(where)
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / path.name
-            copy.write_text(text, encoding="utf-8")
-            _provided[where] = _from_file(copy)
-
-
-class _TextLoader(SourceFileLoader):
-    """Compiles a file each time: cached bytecode is matched by second and size, which an edit may not change."""
-
-    def path_stats(self, path: Any) -> Mapping[str, Any]:
-        """Raise OSError, so that no cached bytecode is used."""
-        raise OSError
-
-
-def _from_file(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file, seen from {Path.cwd()}")
-    qualified = f"{_PREFIX}{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
-    if qualified in sys.modules:
-        return sys.modules[qualified]
-    loader = _TextLoader(qualified, str(path))
-    spec = importlib.util.spec_from_file_location(qualified, path, loader=loader)
-    assert spec is not None
-    module = sys.modules[qualified] = importlib.util.module_from_spec(spec)
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Read the file of each plug-in once in the body: runs there keep their code while somebody edits it."""
+    _kept.append(_kept[-1] if _kept else {})
     try:
-        loader.exec_module(module)
+        yield
+    finally:
+        _kept.pop()
+
+
+def sources(plugins: Iterable[str]) -> dict[str, Source]:
+    """Return the files that names of plug-ins refer to, by the path there, as `load` reads them."""
+    paths = {where for where, _, _ in (name.rpartition(":") for name in plugins) if where.endswith(".py")}
+    return {path: _source(path) for path in sorted(paths)}
+
+
+def provide(files: Mapping[str, Source]) -> None:
+    """Use the `sources` of another process in place of the files at their paths, and none of an earlier call."""
+    _provided.clear()
+    _provided.update(files)
+
+
+def _source(where: str) -> Source:
+    path = Path(where).absolute()
+    if _kept and path in _kept[-1]:
+        return _kept[-1][path]
+    if not path.is_file():
+        raise FileNotFoundError(f"{where} is not a file, seen from {Path.cwd()}")
+    source = Source(path, importlib.util.decode_source(path.read_bytes()))
+    if _kept:
+        _kept[-1][path] = source
+    return source
+
+
+def _module(source: Source) -> ModuleType:
+    """Return the module of a text; other processes name it alike, so that they can exchange objects of its classes."""
+    place = source.path.resolve().as_posix().replace("/", "_").removesuffix(".py")
+    name = f"{_PREFIX}{source.sha256[:12]}_{place}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(source.path)
+    try:
+        exec(compile(source.text, module.__file__, "exec", dont_inherit=True), vars(module))
     except BaseException:
-        del sys.modules[qualified]
+        del sys.modules[name]
         raise
     return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -33,9 +32,9 @@ def _version(package: str) -> str:
 
 
 def code(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the sha256 of each plug-in file in a resolved configuration, by its path there."""
+    """Return the sha256 of each plug-in file in a resolved configuration, by its path there, as runs read it."""
     names = [text for text in _texts(config) if Path(text.rpartition(":")[0]).is_file()]
-    return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in plugins.sources(names).items()}
+    return {path: source.sha256 for path, source in plugins.sources(names).items()}
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import torch
 from threadpoolctl import threadpool_limits
 
+from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.machine import cores
 from fedsim.config.run import RunConfig
@@ -55,11 +56,13 @@ def resources(
 ) -> Iterator[Resources]:
     """Compute with one thread here, and with workers for runs like `config`; a pool that opens here closes at the end.
 
+    Runs in the body do not see edits of plug-in files.
+
     Raises ConfigError for a device, workers or an address that this machine does not have.
     """
     anywhere = ray_address is not None or isinstance(workers, RayPool)
     device_of(device, anywhere)  # raises before anything starts
-    with one_thread():
+    with one_thread(), plugins.read_once():
         cache = cache or InputCache()
         used = _pool(config, cache, workers, device, ray_address)
         try:

@@ -188,3 +188,9 @@ def test_a_metric_that_returns_no_number_is_named(tmp_path: Path) -> None:
         RunError, match=r"metric '.*each.py:each': expected a number, found an array of shape \[2\]"
     ):
         summary([0.5, 1.0], [1, 1], [f"{tmp_path}/each.py:each"])
+
+
+def test_the_file_of_a_metric_may_be_edited(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        (tmp_path / "mine.py").write_text(f"def mine(accuracy, n):\n    return {value}\n")
+        assert summary([0.5], [1], [f"{tmp_path}/mine.py:mine"]) == {f"{tmp_path}/mine.py:mine": value}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -618,8 +617,6 @@ def test_the_command_fails_where_a_plug_in_ends_the_process(mine: Any, tmp_path:
             main(["run", str(file), "--out", str(tmp_path / "out"), "--workers", "0", "--quiet"])
         assert ended.value.code == 1
         assert "SystemExit: 0 (mine.py, line 11)" in capsys.readouterr().err
-        for module in [m for m in sys.modules if m.startswith("fedsim_plugin_")]:
-            del sys.modules[module]
 
 
 SLIPS = {
@@ -663,6 +660,31 @@ def test_the_error_behind_that_of_a_plug_in_is_shown_too(mine: Any, tmp_path: Pa
     ]
     assert sum(line.startswith("  File") for line in lines) == 2
     assert "RuntimeError: mine" in lines
+
+
+@pytest.mark.ray
+def test_an_edit_takes_effect_in_the_next_run_with_any_number_of_workers(
+    mine: Any, tmp_path: Path, two_workers: Any
+) -> None:
+    body = "return ClientMethod(lambda local, start, kept: Trained(start + {} * (local.sgd(start)[0] - start), 1.0))"
+
+    def result(scale: float, workers: Any) -> tuple[str | None, Any]:
+        config = small(client={"name": mine(body.format(scale))}, stop={"steps": 2}, world=ALWAYS)
+        run = simulate(config, out=tmp_path / "runs", workers=workers, force=True)[0]
+        return run.digest, read_manifest(run.folder)["code"]
+
+    first = result(1.0, two_workers)
+    edited = result(0.1, two_workers)
+    assert result(0.1, 0) == edited
+    assert edited[0] != first[0]
+    assert edited[1] != first[1]
+
+
+def test_runs_of_one_call_keep_the_code_of_the_first(mine: Any, tmp_path: Path) -> None:
+    rule = {"name": mine("return stateless(lambda s: Direction(np.ones(s.n) / s.n))")}
+    arms = [small(name=f"x/{arm}", algorithm=rule, stop={"steps": 1}, world=ALWAYS) for arm in "ab"]
+    a, b = simulate(arms, out=tmp_path, workers=0, watch=lambda progress: mine("edited"))
+    assert read_manifest(a.folder)["code"] == read_manifest(b.folder)["code"]
 
 
 @pytest.mark.ray

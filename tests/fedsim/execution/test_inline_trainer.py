@@ -19,6 +19,7 @@ from fedsim.engine.trainer import Pending, Stepped, Trainer
 from fedsim.execution.client_state import ClientStates
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.execution.workers import ClientActor, TrainerSpec
+from fedsim.plugins import Source
 from fedsim.server.decision import Proposal
 from fedsim.server.server import Server, Starts
 from fedsim.server.spec import ServerSpec
@@ -300,7 +301,7 @@ def test_the_files_of_all_plug_ins_go_along(tmp_path: Path) -> None:
     bench = dataclasses.replace(BENCH, model=named["model"], client=named["client"], adversaries=adversaries)
     server = dataclasses.replace(parts()[0], rule=named["rule"], wrap=[{"name": named["wrapper"]}])
     spec = TrainerSpec(bench, server, parts()[1], torch.zeros(1))
-    assert spec.plugin_files() == {str(path): f"# {kind}" for kind, path in files.items()}
+    assert spec.plugin_files() == {str(path): Source(path, f"# {kind}") for kind, path in files.items()}
 
 
 @pytest.mark.ray

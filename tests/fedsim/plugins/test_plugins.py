@@ -77,15 +77,46 @@ def test_a_dataclass_may_hold_the_options_of_a_plug_in(tmp_path: Path) -> None:
 def test_an_edit_within_a_second_that_keeps_the_size_takes_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python alone would reuse its bytecode, which it matches to a file by the second of its time and its size."""
+    """Python alone would keep its module, or reuse its bytecode, matched by the second of its time and its size."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = tmp_path / "mine.py"
     for number in ("1", "2"):
         path.write_text(f"def mine(*, share: int = {number}): pass\n")
         os.utime(path, (10, 10))
         assert plugins.resolved("rule", f"{path}:mine", {}, ()) == {"share": int(number)}
-        for name in [name for name in sys.modules if name.startswith("fedsim_plugin_")]:
-            monkeypatch.delitem(sys.modules, name)
+
+
+def test_an_edit_during_a_run_takes_effect_in_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    name = f"{path}:mine"
+    text = "def mine(*, share: int = {}): pass\n"
+    with plugins.read_once():
+        path.write_text(text.format(1))
+        first = plugins.factory("rule", name)
+        path.write_text(text.format(2))
+        with plugins.read_once():
+            assert plugins.factory("rule", name) is first
+        assert plugins.sources([name])[str(path)].text == text.format(1)
+    assert plugins.resolved("rule", name, {}, ()) == {"share": 2}
+
+
+def test_the_files_of_another_process_replace_those_of_its_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a pool whose program changed its folder, where the path was that of a third file."""
+    text = "def mine(*, share: int = {}): pass\n"
+    files = [
+        {"mine.py": plugins.Source(tmp_path / folder / "mine.py", text.format(folder))} for folder in "12"
+    ]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(text.format(3))
+    try:
+        for number in (0, 1, 0):
+            plugins.provide(files[number])
+            assert plugins.resolved("rule", "mine.py:mine", {}, ()) == {"share": number + 1}
+    finally:
+        plugins.provide({})
+    assert plugins.resolved("rule", "mine.py:mine", {}, ()) == {"share": 3}
 
 
 DEFAULTS = """
