@@ -99,6 +99,14 @@ def _answers(method: Callable[..., Any], returns: int = 1) -> Any:
     return ray.method(num_returns=returns)(call)
 
 
+def _check_pickles(error: Exception) -> None:
+    """Raise RunError with the text of an error that cannot be sent to the driver."""
+    try:
+        ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
+    except Exception:
+        raise RunError(f"{plugins.with_type(error)}{plugins.line_of(error)}") from error
+
+
 class _Host:
     """A process of a pool: holds an object, and builds it for a run.
 
@@ -127,6 +135,14 @@ class _Host:
         `build` is empty or holds one reference to a `Build`. Ray would resolve a bare reference at each call; it passes
         one in a list unresolved.
         """
+        try:
+            return self._call(build, method, args)
+        except Exception as error:
+            plugins.keep_line(error)
+            _check_pickles(error)
+            raise
+
+    def _call(self, build: list[Any], method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         attempts = Attempts(f"{self._prefix}-{ray.get_runtime_context().get_task_id()}")
         repeated = attempts.failed("call") > 0
         with attempts.counted("call"):

@@ -19,7 +19,7 @@ Objects that Python code passes to a run are named `python:DIGEST` (`given`); su
 A name with a colon is code: running a configuration runs the code that it names. `FEDSIM_ONLY_SHIPPED=1` refuses it.
 """
 
-from fedsim.plugins.errors import contained, line_of, traceback_of
+from fedsim.plugins.errors import contained, keep_line, line_of, traceback_of, with_type
 from fedsim.plugins.factories import (
     ONLY_SHIPPED,
     build,
@@ -52,6 +52,7 @@ __all__ = [
     "idle_options",
     "is_given",
     "keep_given",
+    "keep_line",
     "line_of",
     "names",
     "number_of",
@@ -63,4 +64,5 @@ __all__ = [
     "sources",
     "summary",
     "traceback_of",
+    "with_type",
 ]

@@ -13,6 +13,9 @@ from traceback import format_exception, format_exception_only, walk_tb
 from fedsim.common.errors import RunError
 from fedsim.plugins.loading import is_plugin
 
+_LINE = "_line_of_plugin"
+"""The attribute of an error that `keep_line` writes."""
+
 
 @contextmanager
 def contained(plugin: str = "") -> Iterator[None]:
@@ -64,10 +67,15 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
+def keep_line(error: BaseException) -> None:
+    """Write what `line_of` returns into an error that loses its traceback on its way to another process."""
+    error.__dict__[_LINE] = line_of(error)
+
+
 def line_of(error: BaseException) -> str:
     """Return the last line of a plug-in's file in the traceback of an error, as ` (file, line n)`, or "".
 
-    It is empty for a syntax error, whose message has the line.
+    Without such a line, return that of `keep_line`. It is empty for a syntax error, whose message has the line.
     """
     if isinstance(error, SyntaxError):
         return ""
@@ -77,7 +85,7 @@ def line_of(error: BaseException) -> str:
         for frame, line in walk_tb(through.__traceback__)
         if is_plugin(str(frame.f_globals.get("__name__")))
     ]
-    return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
+    return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else str(error.__dict__.get(_LINE, ""))
 
 
 def traceback_of(error: BaseException) -> str:

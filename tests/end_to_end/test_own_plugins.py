@@ -663,6 +663,28 @@ def test_the_error_behind_that_of_a_plug_in_is_shown_too(mine: Any, tmp_path: Pa
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize(
+    ("raised", "wrong", "recorded"),
+    [
+        ("KeyError('k')", KeyError, "KeyError: 'k'"),
+        (
+            "type('Two', (Exception,), {'__init__': lambda e, a, b: Exception.__init__(e, a + b)})('left ', 'right')",
+            RunError,
+            "RunError: Two: left right",
+        ),
+    ],
+)
+def test_an_exception_in_a_worker_is_recorded_with_its_line(
+    mine: Any, tmp_path: Path, two_workers: Any, raised: str, wrong: type[Exception], recorded: str
+) -> None:
+    """Also one that can be pickled, but not unpickled."""
+    name = mine(f"def train(*args): raise {raised}\n    return ClientMethod(train)")
+    with pytest.raises(wrong):
+        simulate(small(client={"name": name}, world=ALWAYS), out=tmp_path, workers=two_workers)
+    assert read_manifest(tmp_path / "small")["error"] == f"{recorded} (mine.py, line 11)"
+
+
+@pytest.mark.ray
 def test_an_edit_takes_effect_in_the_next_run_with_any_number_of_workers(
     mine: Any, tmp_path: Path, two_workers: Any
 ) -> None:
