@@ -7,11 +7,13 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from threadpoolctl import threadpool_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,16 @@ _PREFIX = "fedsim_plugin_"
 def load(where: str) -> Any:
     """Return the module that `where` names: an installed module, or the path of a file that ends in `.py`.
 
-    An edited file is another module. Raises FileNotFoundError for a path without a file, and what the module raises.
+    An edited file is another module. The libraries in memory, such as NumPy's, use one thread while a module is imported,
+    as in a run: what it computes does not depend on the number of cores.
+
+    Raises FileNotFoundError for a path without a file, and what the module raises.
     """
     if where.endswith(".py"):
         return _module(_provided.get(where) or _source(where))
     _installed.add(where)
-    return importlib.import_module(where)
+    with nullcontext() if where in sys.modules else threadpool_limits(1):
+        return importlib.import_module(where)
 
 
 def is_plugin(module: str) -> bool:
@@ -97,7 +103,8 @@ def _module(source: Source) -> ModuleType:
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(source.path)
     try:
-        exec(compile(source.text, module.__file__, "exec", dont_inherit=True), vars(module))
+        with threadpool_limits(1):
+            exec(compile(source.text, module.__file__, "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]
         raise

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import threadpoolctl
 import tomli_w
 
 from fedsim import plugins
@@ -84,6 +85,14 @@ def test_an_edit_within_a_second_that_keeps_the_size_takes_effect(
         path.write_text(f"def mine(*, share: int = {number}): pass\n")
         os.utime(path, (10, 10))
         assert plugins.resolved("rule", f"{path}:mine", {}, ()) == {"share": int(number)}
+
+
+def test_a_file_computes_with_one_thread_while_it_is_imported(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    most = "max(pool['num_threads'] for pool in threadpoolctl.threadpool_info())"
+    path.write_text(f"import numpy, threadpoolctl\n\ndef mine(*, threads: int = {most}): pass\n")
+    with threadpoolctl.threadpool_limits(2):
+        assert plugins.resolved("rule", f"{path}:mine", {}, ()) == {"threads": 1}
 
 
 def test_an_edit_during_a_run_takes_effect_in_the_next(tmp_path: Path) -> None:
