@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import cloudpickle
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -102,7 +103,7 @@ def _answers(method: Callable[..., Any], returns: int = 1) -> Any:
 def _check_pickles(error: Exception) -> None:
     """Raise RunError with the text of an error that cannot be sent to the driver."""
     try:
-        ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
+        cloudpickle.loads(cloudpickle.dumps(error))
     except Exception:
         raise RunError(f"{plugins.with_type(error)}{plugins.line_of(error)}") from error
 

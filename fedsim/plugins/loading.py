@@ -43,8 +43,8 @@ _PREFIX = "fedsim_plugin_"
 def load(where: str) -> Any:
     """Return the module that `where` names: an installed module, or the path of a file that ends in `.py`.
 
-    An edited file is another module. The libraries in memory, such as NumPy's, use one thread while a module is imported,
-    as in a run: what it computes does not depend on the number of cores.
+    An edited file is another module. The libraries in memory, such as NumPy's, use one thread while a module is
+    imported, as in a run: what it computes does not depend on the number of cores.
 
     Raises FileNotFoundError for a path without a file, and what the module raises.
     """
