@@ -109,9 +109,8 @@ def set_environment(own: bool) -> None:
     for name, value in (_ALWAYS | _OWN if own else _ALWAYS).items():
         os.environ.setdefault(name, value)
     if own and not _has_token():
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(
-            32
-        )  # else Ray writes one into a file that others may read
+        # Else Ray writes one into a file that others may read.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def _has_token() -> bool:

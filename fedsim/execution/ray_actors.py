@@ -281,9 +281,8 @@ class Processes:
         share, prefix = 0.0, f"fedsim-{uuid4().hex}"
         if gpus:
             per_gpu = -(-workers // cluster.gpus)
-            share = (
-                int(10_000 * (1 - _SERVER_SHARE) / per_gpu) / 10_000
-            )  # rounded down: Ray counts 1/10,000 of a GPU
+            # Rounded down, as Ray counts 1/10,000 of a GPU.
+            share = int(10_000 * (1 - _SERVER_SHARE) / per_gpu) / 10_000
         clients = [client(share, node, prefix) for node in cluster.places(workers)]
         processes = Processes(cluster, share, clients, None, prefix)
         processes.renew_server()

@@ -272,8 +272,11 @@ class Session:
         """Write the tables and the manifest; if the run is done, also write the model and return the digest."""
         trainer, digest = event_loop.trainer if event_loop and status == "done" else None, None
         with self.clock.part("record"):
-            with suppress(*(() if trainer else (BaseException,))):  # after an error a last row may never come
+            if trainer:
                 self.recorder.settle()
+            else:
+                with suppress(BaseException):  # a last row may never come
+                    self.recorder.settle()
             if event_loop:
                 event_loop.abandon(self.recorder.steps)
             if trainer:

@@ -694,7 +694,7 @@ def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
         "decision",
         "history_storage",
         "rule",
-        "server",
+        "spec",
         "step_input",
         "update_screening",
     ],
