@@ -128,7 +128,8 @@ class Tally:
     """Remembered updates of absent clients at each step."""
     jobs: dict[str, int] = field(default_factory=dict)
     waits: int = 0
-    evaluations: int = 0
+    evaluated: set[tuple[int, int, str]] = field(default_factory=set)
+    """Step, time and split of each evaluation."""
 
     def step(self, result: Pending[Stepped], rows: Ints) -> None:
         """Count a step and the jobs that ended with it."""
@@ -159,8 +160,8 @@ class Tally:
             self.jobs[STATUSES[status]] = self.jobs.get(STATUSES[status], 0) + n
 
     def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
-        """Count an evaluation."""
-        self.evaluations += 1
+        """Count an evaluation; one of the same step, time and split replaces the previous one, as in the table."""
+        self.evaluated.add((step, time_us, split))
 
 
 class CountingTrainer(NullTrainer):
@@ -170,11 +171,14 @@ class CountingTrainer(NullTrainer):
         self.sizes, self.ahead = spec.plan.facts.n_samples, ahead
         self.passes_each = spec.bench.method().passes(spec.bench.sgd.epochs)
         self.passes = self.audited = 0.0
+        most = spec.bench.sgd.loss_samples
+        self.loss_samples = self.sizes if most is None else np.minimum(self.sizes, most)
         splits = spec.data.splits(spec.bench.some)
         self.rows = {name: len(split.indices) for name, split in splits.items()}
         self.holders = {name: int((split.sizes > 0).sum()) for name, split in splits.items()}
         self.evaluated = self.measured = self.adapted = 0
-        """Of all evaluations together: samples, clients, and among these the unseen ones that adapt the model."""
+        """Of all evaluations together: samples (with those of losses that the selector asks for), clients, and among
+        these the unseen ones that adapt the model."""
 
     def submit(self, cohort: Cohort) -> None:
         """Count the samples of jobs that train at dispatch."""
@@ -188,6 +192,11 @@ class CountingTrainer(NullTrainer):
         if arrivals.audit is not None and arrivals.m:
             self.audited += float(self.sizes[arrivals.audit.clients].sum()) * (self.passes_each + _LOSSES)
         return super().step(arrivals, cohort)
+
+    def losses(self, clients: Ints, version: int) -> NDArray[np.float64]:
+        """Count the samples of losses that the selector asks for."""
+        self.evaluated += int(self.loss_samples[clients].sum())
+        return super().losses(clients, version)
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Count the samples and the clients of an evaluation."""
@@ -214,8 +223,8 @@ def plan(
     """Run the event loops of configurations without training, and estimate the real runs' wall time and memory.
 
     Arguments are as for `simulate`. The steps are exactly those of the run unless the selector or the stop rule uses
-    results of training. With `out`, the plan's `jobs` and `steps` are written to `<out>/<name>/`, with a manifest of
-    status `planned`. Raises ConfigError, DataError or TraceError as the run would.
+    results of training, or the server may leave out updates. With `out`, the plan's `jobs` and `steps` are written to
+    `<out>/<name>/`, with a manifest of status `planned`. Raises ConfigError, DataError or TraceError as the run would.
     """
     cache = InputCache()
     with Given.of(task, model).read(configs, sets) as runs:
@@ -290,7 +299,7 @@ def _planned_run(
         moved_bytes=run_state.moved_bytes,
         passes=trainer.passes,
         audited=trainer.audited,
-        evaluations=tally.evaluations,
+        evaluations=len(tally.evaluated),
         measured=trainer.measured,
         exact=_exact(spec),
         wall_s=planned_s + loop_s,
@@ -311,7 +320,7 @@ def _check_ends(config: RunConfig) -> None:
 
 def _exact(spec: RunSpec) -> str:
     """Return why the run's events may differ from the plan's; empty if they cannot."""
-    plan = spec.plan
+    plan, bad = spec.plan, spec.config.bad_updates
     needs = sorted(plan.selector.needs - {"labels", "deadline"})
     if needs:
         return (
@@ -319,7 +328,16 @@ def _exact(spec: RunSpec) -> str:
         )
     if plan.stop.metric is not None:
         return f"the run may end earlier, when {plan.stop.metric!r} reaches its target or stops improving"
-    return "the run may end earlier, by wall time" if plan.stop.wall_s is not None else ""
+    if plan.stop.wall_s is not None:
+        return "the run may end earlier, by wall time"
+    if bad.policy == "stop":
+        return "the run may end earlier, by an update that [bad_updates] refuses"
+    if bad.longest is not None:
+        return "the server may leave out updates that are longer than bad_updates.limit"
+    changing = [adversary.name for adversary in spec.bench.adversaries if adversary.attack().send is not None]
+    if changing:
+        return f"the server may leave out updates that adversary {changing[0]!r} changes"
+    return ""
 
 
 def table(planned: PlannedRun) -> Table:

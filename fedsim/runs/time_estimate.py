@@ -55,9 +55,10 @@ def wall_s(
 
     Args:
         passes: passes over a training sample, all jobs together.
-        evaluated: samples of all evaluations together.
+        evaluated: samples of all evaluations together, and of the losses that a selector asks for.
         remembered: [S] remembered updates of absent clients at each server step.
-        workers: they share training and evaluation, not server steps; 0 for this process alone.
+        workers: they share training and evaluation, not server steps; of them, no more train at once than jobs are in
+            flight. 0 for this process alone.
         adapted: how often an unseen client adapts the model, all evaluations together.
     """
     bench = Workbench(spec.bench, spec.data) if workers else spec.workbench()
@@ -67,10 +68,12 @@ def wall_s(
     each_s = _ready_s(lambda: bench.evaluate(start, split, 0, few)) / max(few, 1)
     if each_s * tried <= _LONG_S:
         each_s = _seconds(lambda: bench.evaluate(start, split, 0, tried)) / max(tried, 1)
-    clients_s = passes * _pass_s(spec, bench, start) + evaluated * each_s
+    training = min(max(workers, 1), spec.plan.pacing.concurrency)
+    shared_s = evaluated * each_s
     if adapted and spec.data.unseen is not None:
-        clients_s += adapted * _adapt_s(spec.data.unseen, bench, start)
-    return clients_s / max(workers, 1) + float(_steps_s(spec, remembered).sum())
+        shared_s += adapted * _adapt_s(spec.data.unseen, bench, start)
+    clients_s = passes * _pass_s(spec, bench, start) / training + shared_s / max(workers, 1)
+    return clients_s + float(_steps_s(spec, remembered).sum())
 
 
 def _pass_s(spec: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Tensor) -> float:
@@ -184,7 +187,8 @@ def _arrivals(clients: Ints) -> StepInput:
     k = len(clients)
     losses = Report(1.0, 1.0, 1.0, 1.0, loss_after=0.5, accuracy_after=0.5)
     reports = Reports.of([losses] * k)
-    return StepInput(0, clients, np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64), clients, reports)
+    none, one = np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64)
+    return StepInput(0, clients, none, one, clients, reports, local_steps=one)
 
 
 def _once(work: Callable[[], Any]) -> float:

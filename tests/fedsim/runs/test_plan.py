@@ -17,9 +17,12 @@ from fedsim import analysis
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.run import RunConfig
+from fedsim.execution.inline_trainer import InlineTrainer
+from fedsim.plugins.kinds import shipped
 from fedsim.records.schemas import JOBS, STEPS
 from fedsim.runs import time_estimate as trials
 from fedsim.runs.build import prepare
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan import PlannedRun, plan_run, table
 from fedsim.server.rule import Stack
 from fedsim.server.server import Server
@@ -48,7 +51,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "stop": {"steps": 20, "time": "20min"},
     },
     "long": {"pacing": {"preset": "fedbuff", "concurrency": 4, "buffer": 2}, "stop": {"time": "10min"}},
-    "little": {"stop": {"bytes": "150 MB"}},
+    "little": {"stop": {"bytes": "150 MB"}, "evaluate": {"every_steps": 1, "clients": 3}},
     "completeness": {
         "train": {"batch_size": 20, "epochs": 3},
         "cost": {"payload": "5 MB", "completeness": {"mode": "epochs", "low": 1, "high": 3}},
@@ -58,6 +61,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 Pair = tuple[PlannedRun, analysis.Run, Path]
+CACHE = InputCache()
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +197,12 @@ def test_actors_train_ahead_what_nobody_will_use() -> None:
             "may end earlier, when 'jain' reaches its target",
         ),
         ({"stop": {"steps": 8, "wall": "1h"}}, "may end earlier, by wall time"),
+        ({"bad_updates": {"policy": "stop"}}, "may end earlier, by an update that [bad_updates] refuses"),
+        ({"bad_updates": {"limit": 1.0}}, "may leave out updates that are longer than bad_updates.limit"),
+        (
+            {"adversary": {"name": "nan", "share": 0.5}},
+            "may leave out updates that adversary 'nan' changes",
+        ),
     ],
     ids=str,
 )
@@ -204,19 +214,25 @@ def test_a_plan_says_why_it_might_be_wrong(changes: dict[str, Any], reason: str)
 
 
 @pytest.mark.parametrize(
-    "selection", [{"name": "oort"}, {"name": "loss_based"}, {"name": "quota", "group": "label"}], ids=str
+    ("changes", "exact"),
+    [
+        ({"selection": {"name": "oort"}}, False),
+        ({"selection": {"name": "loss_based"}}, False),
+        ({"selection": {"name": "quota", "group": "label"}}, True),
+        ({"bad_updates": {"policy": "clip", "limit": 1.0}}, True),
+        ({"adversary": {"name": "label_flip", "share": 0.5}}, True),
+    ],
+    ids=str,
 )
-def test_selectors_that_look_at_labels_alone_are_planned_exactly(selection: dict[str, Any]) -> None:
-    assert bool(plan_run(small(selection=selection), workers=0).exact) == (selection["name"] != "quota")
+def test_what_training_cannot_change_is_planned_exactly(changes: dict[str, Any], exact: bool) -> None:
+    assert (plan_run(small(**changes), workers=0, cache=CACHE).exact == "") == exact
 
 
-def test_a_rule_that_weighs_by_accuracy_is_planned() -> None:
-    assert plan_run(small(algorithm={"name": "fedfa"}), workers=0).steps == 8
-
-
-@pytest.mark.parametrize("method", ["scaffold", "feddyn"])
-def test_a_rule_that_receives_vectors_is_planned(method: str) -> None:
-    assert plan_run(small(algorithm={"name": method}, client={"name": method}), workers=0).steps == 8
+@pytest.mark.parametrize("rule", sorted(shipped("rule")))
+def test_every_rule_is_planned(rule: str) -> None:
+    client = rule if rule in ("scaffold", "feddyn") else "plain"
+    config = small(algorithm={"name": rule}, client={"name": client}, train={"batch_size": "full"})
+    assert plan_run(config, workers=0, cache=CACHE).steps == 8
 
 
 def lines(found: PlannedRun) -> list[tuple[str, str]]:
@@ -290,6 +306,44 @@ def test_an_evaluation_of_some_clients_is_predicted_by_their_samples(
     evals = analysis.open_run(run(config, tmp_path).folder).frame("evals")
     assert evals.groupby("step")["client"].count().tolist() == [3, 3, 3, 12]
     assert asked == [evals["n"].sum()]
+
+
+@pytest.mark.parametrize("most", ["all", 30])
+def test_losses_that_a_selector_asks_for_count_as_evaluations(
+    most: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first choice is that of the run; what follows depends on losses."""
+    foretold, asked, losses = [], [], InlineTrainer.losses
+
+    def told(setup: Any, passes: float, evaluated: int, *rest: Any) -> float:
+        foretold.append(evaluated)
+        return 0.0
+
+    def noting(trainer: InlineTrainer, clients: Any, version: int) -> Any:
+        sizes = setup.data.train.sizes[clients]
+        asked.append((sizes if most == "all" else np.minimum(sizes, most)).sum())
+        return losses(trainer, clients, version)
+
+    monkeypatch.setattr("fedsim.runs.plan.wall_s", told)
+    monkeypatch.setattr(InlineTrainer, "losses", noting)
+    train, selection = {"batch_size": 10, "loss_samples": most}, {"name": "power_of_choice", "d": 6}
+    config = small(train=train, selection=selection, stop={"steps": 1})
+    setup = prepare(config, cache=CACHE)
+    plan_run(config, workers=0, cache=CACHE)
+    evals = analysis.open_run(run(config, tmp_path).folder).frame("evals")
+    assert len(asked) == 1
+    assert foretold == [evals["n"].sum() + asked[0]]
+
+
+def test_no_more_workers_train_than_jobs_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = prepare(small(pacing={"preset": "fedasync", "concurrency": 2}), cache=CACHE)
+    monkeypatch.setattr(trials, "_pass_s", lambda setup, bench, start: 1.0)
+    monkeypatch.setattr(trials, "_ready_s", lambda work: 0.0)
+    monkeypatch.setattr(trials, "_seconds", lambda work: 0.0)
+    monkeypatch.setattr(trials, "_steps_s", lambda setup, remembered: np.zeros(1))
+    nothing = np.zeros(1, dtype=np.int64)
+    found = [trials.wall_s(setup, 12.0, 0, nothing, workers) for workers in (0, 1, 2, 8)]
+    assert found == [12.0, 12.0, 6.0, 6.0]
 
 
 def test_unseen_clients_are_planned_as_they_are_evaluated(
