@@ -124,6 +124,16 @@ class Footprint:
         copies = 3 if self.method.personal else 1
         return copies * keepers + min(self.pacing.concurrency, keepers) if self.method.keeps else 0
 
+    def checkpoint_bytes(self, chosen: int) -> int:
+        """Predict the bytes of models, updates and what clients keep in a checkpoint, where `chosen` had jobs."""
+        columns = history_size(self.server).columns
+        stored = [
+            (replace(plan, present=0, remembered=min(plan.remembered, chosen)), layers)
+            for plan, layers in self._stored()
+        ]
+        history = sum(plan.row_bytes(columns) + plan.gram_bytes(layers) for plan, layers in stored)
+        return (self._started_from(self._versions()) + min(self._kept_rows(), chosen)) * 4 * columns + history
+
     def on_gpu(self) -> dict[str, int]:
         """Predict the least bytes that the server needs on its GPU, and their total; empty if it has no GPU.
 

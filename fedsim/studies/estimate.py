@@ -11,7 +11,7 @@ from rich.table import Table
 from fedsim.common.terminal import facts_table
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes, show_estimate, show_wall
-from fedsim.config.run import RunConfig
+from fedsim.config.run import CheckpointSection, RunConfig
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan import PlannedRun, plan_run
@@ -85,7 +85,17 @@ def disk_bytes(planned: PlannedRun, spec: RunSpec) -> int:
     rows = {"jobs": sum(planned.jobs.values()), "steps": planned.steps, "evals": planned.measured}
     models = 1 + (planned.clients if spec.bench.method().personal is not None else 0)
     tables = sum(_ROW_BYTES[table] * n for table, n in rows.items())
-    return _FILES_BYTES + tables + spec.trace.nbytes + 4 * spec.network.P * models
+    kept = _kept_checkpoints(planned, spec.config.checkpoint)
+    checkpoints = kept * spec.footprint(0).checkpoint_bytes(planned.chosen) if kept else 0
+    return _FILES_BYTES + tables + spec.trace.nbytes + 4 * spec.network.P * models + checkpoints
+
+
+def _kept_checkpoints(planned: PlannedRun, section: CheckpointSection) -> int:
+    """Return how many checkpoints a finished run keeps."""
+    if section.keep != "all":
+        return 0
+    by_steps = planned.steps // section.every_steps if section.every_steps else 0
+    return max(by_steps, int(planned.wall_s / section.every_s) if section.every_s else 0)
 
 
 def _size(folder: Path) -> int:

@@ -826,6 +826,16 @@ def test_predicted_disk_and_memory_are_near_what_a_study_takes(finished: Path, t
     assert (plan.cells, plan.done, plan.processes, plan.unsure) == (4, 0, 2, ())
 
 
+def test_checkpoints_that_stay_take_their_room_on_the_disk(tmp_path: Path) -> None:
+    kept = {"model": {"name": "mlp"}, "checkpoint": {"keep": "all", "every_steps": 1}}
+    run = read_toml(SMALLEST)["run"] | {"stop": {"steps": 6}, "algorithm": {"name": "fedlf"}} | kept
+    config = study(run=run, seeds=1, axes={}, compare=None)
+    plan = plan_study(opened(config, "s", tmp_path), jobs=2)
+    run_here(config, tmp_path)
+    took = sum(path.stat().st_size for path in (tmp_path / "smallest").rglob("*") if path.is_file())
+    assert took / 2 < plan.disk_bytes < took * 2
+
+
 def test_processes_that_do_not_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
