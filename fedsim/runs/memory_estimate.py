@@ -16,7 +16,7 @@ from fedsim.server.spec import ServerSpec
 from fedsim.training.client_method import ClientMethod
 
 PLAIN = ClientMethod()
-_PROCESS_BYTES = 600 * 2**20
+_PROCESS_BYTES = 700 * 2**20
 """Resident memory of a process that has imported torch, and Ray where it is used, before it holds any data."""
 _SOLVER_MATRICES = 4
 """Matrices [n, n] that the costliest rules (FedLF, FedMGDA+) need beside their Gram matrices."""
