@@ -87,14 +87,13 @@ class Evaluator:
         """Update the run state that decides about stopping."""
         run_state, stop = self.run_state, self.plan.stop
         value = _value(str(stop.metric), self._metric, evaluation)
-        sign = 1.0 if stop.rising else -1.0
-        first = math.isnan(run_state.best) and not math.isnan(value)
-        better = first or sign * (value - run_state.best) > stop.least
         if stop.patience is None or run_state.unimproved < stop.patience:  # else the run ends
             run_state.best, run_state.unimproved = (
-                (value, 0) if better else (run_state.best, run_state.unimproved + 1)
+                (value, 0)
+                if stop.improves(value, run_state.best)
+                else (run_state.best, run_state.unimproved + 1)
             )
-        run_state.reached |= stop.target is not None and sign * (value - stop.target) >= 0
+        run_state.reached |= stop.reaches(value)
 
 
 def _value(name: str, metric: Callable[..., object] | None, evaluation: Evaluation) -> float:

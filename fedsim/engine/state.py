@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -75,6 +76,16 @@ class Stop:
     patience: int | None = None
     """The run ends after this many evaluations in a row without an improvement by more than `least`."""
     least: float = 0.0
+
+    def improves(self, value: float, best: float) -> bool:
+        """Whether a value of the metric is better than the best one before, NaN without one, by more than `least`."""
+        if math.isnan(best):
+            return not math.isnan(value)
+        return (value - best if self.rising else best - value) > self.least
+
+    def reaches(self, value: float) -> bool:
+        """Whether a value of the metric is at the target or beyond it; False without a target."""
+        return self.target is not None and (value >= self.target if self.rising else value <= self.target)
 
 
 @dataclass(frozen=True, slots=True)

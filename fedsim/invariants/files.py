@@ -117,13 +117,11 @@ def _need_values(e: Evidence, stop: Stop) -> None:
 
 def _fulfilled(values: list[float], stop: Stop) -> Mask:
     """Return for each evaluation whether the watched metric ends the run."""
-    sign, best, unimproved, reached = (1.0 if stop.rising else -1.0), np.nan, 0, False
+    best, unimproved, reached = math.nan, 0, False
     hit = np.zeros(len(values), dtype=bool)
     for i, value in enumerate(values):
-        better = np.isnan(best) or sign * (value - best) > stop.least
-        best, unimproved = (value, 0) if better else (best, unimproved + 1)
-        reached |= stop.target is not None and sign * (value - stop.target) >= 0
-        reached |= stop.patience is not None and unimproved >= stop.patience
+        best, unimproved = (value, 0) if stop.improves(value, best) else (best, unimproved + 1)
+        reached |= stop.reaches(value) or (stop.patience is not None and unimproved >= stop.patience)
         hit[i] = reached
     return hit
 

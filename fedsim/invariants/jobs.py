@@ -13,7 +13,7 @@ from fedsim.worlds.job_outcomes import PHASES
 
 
 def values_of_jobs_are_valid(e: Evidence) -> Iterator[Violation]:
-    """Clients, steps and numbers of jobs exist; status and phase are known words."""
+    """Clients, steps and numbers of jobs exist, and shares are finite; status and phase are known words."""
     jobs, steps, closed = e.jobs, len(e.steps), e.status != "running"
     last = steps if e.ended else steps + 1  # a failed run may lack its last step
     for name, low, high in (
@@ -27,6 +27,9 @@ def values_of_jobs_are_valid(e: Evidence) -> Iterator[Violation]:
         values = jobs[name]
         for i, more in first((values < low) | (values > high)):
             yield Violation("jobs", i, f"{name} from {low} to {high}", f"{name} = {values[i]}", more)
+    share = jobs["share"]
+    for i, more in first(~(np.isfinite(share) & (share >= 0))):
+        yield Violation("jobs", i, "a finite share of at least 0", f"share = {share[i]}", more)
     for name, words in (("status", STATUSES), ("phase", PHASES)):
         known = ", ".join(word or "nothing" for word in words)
         for i, more in first(~np.isin(jobs[name], words)):

@@ -177,6 +177,8 @@ CHANGES: dict[str, list[Change]] = {
         Change("buffered", "jobs", "client", _any, 99),
         Change("unseen", "jobs", "client", _any, 9),
         Change("buffered", "jobs", "status", _any, "applied"),
+        Change("buffered", "jobs", "share", _any, np.nan),
+        Change("deadline", "jobs", "share", _any, -0.5),
     ],
     "each job has exactly one row": [Change("buffered", "jobs", "job", lambda c: c["job"] == 3, 4)],
     "values of steps are valid": [Change("buffered", "steps", "step", lambda c: c["step"] == 3, 4)],
@@ -481,6 +483,22 @@ def test_a_run_that_failed_keeps_its_jobs_and_is_checked(tmp_path: Path) -> None
     assert verdict.violations == ()
     assert "each job has exactly one row" in verdict.checked
     assert set(columns(tmp_path / "small", "jobs")["status"]) >= {"unfinished"}
+
+
+def test_a_metric_without_a_value_is_no_improvement(tmp_path: Path) -> None:
+    metric = tmp_path / "no_value.py"
+    metric.write_text("def no_value(accuracy, n):\n    return float('nan')\n")
+    config = small(
+        pacing={"preset": "sync", "clients": 4},
+        algorithm={"name": "fedavg"},
+        stop={"steps": 10, "metric": f"{metric}:no_value", "patience": 2},
+        evaluate={"every_steps": 1},
+    )
+    folder = run(config, tmp_path / "runs").folder
+    assert json.loads((folder / "manifest.json").read_text())["ended_by"] == "patience"
+    verdict = check(folder)
+    assert verdict.violations == ()
+    assert "target and patience end the run when fulfilled" in verdict.checked
 
 
 @pytest.mark.parametrize("path", ["quickstart", "oort_fedbuff", "absence"])
