@@ -9,6 +9,7 @@ import numpy as np
 from fedsim.common.errors import TraceError
 from fedsim.invariants.evidence import Evidence, Unchecked
 from fedsim.invariants.finding import Violation, first
+from fedsim.records.run_folder import CLIENTS
 from fedsim.worlds.job_outcomes import PHASES
 
 
@@ -47,6 +48,29 @@ def the_sample_count_of_a_client_is_constant(e: Evidence) -> Iterator[Violation]
     for i, more in first(((e.before >= 0) & (samples[e.before] != samples)) | (samples < 0)):
         wanted = f"as many samples as in the jobs of client {e.jobs['client'][i]} before"
         yield Violation("jobs", i, wanted, str(samples[i]), more)
+
+
+def the_sample_counts_of_clients_are_those_of_the_tables(e: Evidence) -> Iterator[Violation]:
+    """Each client that may train has a row in `clients.parquet`, with the sample count of its jobs and evaluations."""
+    client, samples = e.samples["client"], e.samples["n_samples"]
+    if len(client) != e.clients:
+        yield Violation(CLIENTS, -1, f"a row for each of {e.clients} clients", f"{len(client)} rows")
+        return
+    for i, more in first(client != np.arange(e.clients)):
+        yield Violation(CLIENTS, i, f"client {i}", f"client {client[i]}", more)
+    of_train = e.evals["split"] == "train"
+    for table, who, n in (
+        ("evals", e.evals["client"][of_train], e.evals["n"][of_train]),
+        ("jobs", e.jobs["client"], e.jobs["n_samples"]),
+    ):
+        recorded = np.full(e.everybody, -1)
+        recorded[who] = n
+        recorded = recorded[: e.clients]
+        for i, more in first((recorded >= 0) & (samples != recorded)):
+            wanted = f"{recorded[i]} samples of client {i}, as in {table}"
+            yield Violation(CLIENTS, i, wanted, str(samples[i]), more)
+    for i, more in first(~(samples >= 0)):
+        yield Violation(CLIENTS, i, "at least 0 samples", str(samples[i]), more)
 
 
 def clients_are_online_at_dispatch(e: Evidence) -> Iterator[Violation]:

@@ -14,10 +14,12 @@ from safetensors.numpy import load_file
 
 from fedsim import analysis
 from fedsim.common.errors import FolderError
+from fedsim.common.files import read_parquet
 from fedsim.config.load import read_existing
 from fedsim.config.run import RunConfig
 from fedsim.engine.costs import Costs
-from fedsim.records.run_folder import CONFIG, WORLD
+from fedsim.records.run_folder import CLIENTS, CONFIG, WORLD
+from fedsim.records.schemas import CLIENT_FACTS
 from fedsim.server.rule import Algorithm
 from fedsim.server.rule_factory import build_rule
 from fedsim.training.attack import Droppers
@@ -175,6 +177,18 @@ class Evidence:
         section = self.config.algorithm
         wrap = [wrapper.named() for wrapper in section.wrap]
         return build_rule(section.name, section.options, wrap, lr=self.config.train.lr)
+
+    @cached_property
+    def samples(self) -> Table:
+        """One row per client that may train. Raises Unchecked if the file is missing, FolderError if it is damaged."""
+        path = self.folder / CLIENTS
+        if not path.is_file():
+            raise Unchecked(f"needs {CLIENTS}")
+        table = read_parquet(path, FolderError, CLIENT_FACTS.names)
+        try:
+            return Table(CLIENTS, table.select(CLIENT_FACTS.names).cast(CLIENT_FACTS))
+        except (pa.ArrowException, ValueError) as error:
+            raise FolderError(f"{path}: a column has another type than declared: {error}") from error
 
     # Expected values of jobs
 

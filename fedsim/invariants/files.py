@@ -1,4 +1,4 @@
-"""Invariants of manifest and model: counts, digest, and why the run ended."""
+"""Invariants of manifest and model: configuration, counts, digest, and why the run ended."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fedsim.engine.state import LOSS, Stop
 from fedsim.invariants.evidence import MODEL, Evidence, Ints, Unchecked
 from fedsim.invariants.finding import Mask, Violation, differs, first
 from fedsim.records.digest import digest
+from fedsim.records.run_folder import CONFIG
 
 _MANIFEST = "manifest.json"
 
@@ -50,6 +51,21 @@ def the_manifest_has_the_counts_of_the_tables(e: Evidence) -> Iterator[Violation
     for name, count in (("jobs", by_status), ("waits", int(e.steps["waits"].sum()))):
         if manifest.get(name) != count:
             yield Violation(_MANIFEST, -1, f"{name} = {count}", str(manifest.get(name)))
+
+
+def the_manifest_agrees_with_the_configuration(e: Evidence) -> Iterator[Violation]:
+    """Name, seed, rule, selector and pacing in the manifest are those of the configuration."""
+    config = e.config
+    for name, value in (
+        ("name", config.name),
+        ("seed", config.seed),
+        ("rule", config.algorithm.name),
+        ("selector", config.selection.name),
+        ("pacing", config.pacing.preset),
+    ):
+        recorded = e.manifest.get(name)
+        if recorded not in (None, value):
+            yield Violation(_MANIFEST, -1, f"{name} = {value}, as in {CONFIG}", str(recorded))
 
 
 def the_run_ends_by_its_first_fulfilled_stop_rule(e: Evidence) -> Iterator[Violation]:

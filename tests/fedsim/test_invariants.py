@@ -20,7 +20,7 @@ from fedsim.common.errors import FolderError
 from fedsim.config.load import load_config
 from fedsim.engine.pacing import Pacing
 from fedsim.invariants import Verdict, check, invariants
-from fedsim.records.schemas import TABLES
+from fedsim.records.schemas import CLIENT_FACTS, TABLES
 from fedsim.runs.simulate import simulate
 from fedsim.worlds.trace import read_trace
 from small import run, small
@@ -97,7 +97,7 @@ def changed(folder: Path, out: Path, table: str, change: Callable[[Columns], obj
     copy = shutil.copytree(folder, out / "copy")
     cells = columns(copy, table)
     change(cells)
-    schema = TABLES[table]
+    schema = (TABLES | {"clients": CLIENT_FACTS})[table]
     arrays = [
         pa.array(cells[f.name].tolist(), pa.string()).dictionary_encode().cast(f.type)
         if pa.types.is_dictionary(f.type)
@@ -232,6 +232,12 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "the sample count of a client is constant": [
         Change("buffered", "jobs", "n_samples", _again, lambda v: v + 1)
+    ],
+    "the sample counts of clients are those of the tables": [
+        Change("buffered", "clients", "n_samples", _any, lambda v: v + 1),
+        Change("deadline", "clients", "n_samples", _any, lambda v: v + 1),
+        Change("deadline", "clients", "client", _any, 1),
+        Change("buffered", "clients", "n_samples", _any, -1),
     ],
     "jobs do their drawn share of local steps": [Change("buffered", "jobs", "share", _any, 0.5)],
     "jobs end as world and costs determine": [
@@ -441,6 +447,11 @@ def test_more_jobs_than_places_are_named(runs: dict[str, Path], tmp_path: Path) 
         ("digest", "0" * 64, "the digest matches tables and model"),
         ("steps", 3, "the manifest has the counts of the tables"),
         ("jobs", {"aggregated": 1}, "the manifest has the counts of the tables"),
+        ("name", "other", "the manifest agrees with the configuration"),
+        ("seed", 5, "the manifest agrees with the configuration"),
+        ("rule", "fedlf", "the manifest agrees with the configuration"),
+        ("selector", "oort", "the manifest agrees with the configuration"),
+        ("pacing", "async", "the manifest agrees with the configuration"),
         ("ended_by", "time", "the run ends by its first fulfilled stop rule"),
         ("ended_by", "bytes", "the run ends by its first fulfilled stop rule"),
     ],
