@@ -14,7 +14,7 @@ from pathlib import Path
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.common.paths import as_path
-from fedsim.invariants import bounds, clients, evals, files, jobs, promises, rows, steps
+from fedsim.invariants import audits, bounds, clients, evals, files, jobs, promises, rows, steps
 from fedsim.invariants.evidence import Evidence, Unchecked
 from fedsim.invariants.finding import Invariant, Violation
 from fedsim.records.manifest import existing
@@ -49,7 +49,7 @@ def invariants() -> tuple[Invariant, ...]:
     """
     listed = [
         Invariant(name.replace("_", " "), str(look.__doc__).splitlines()[0].rstrip("."), look, look in _BASIC)
-        for module in (files, jobs, clients, bounds, steps, rows, promises, evals)
+        for module in (files, jobs, clients, bounds, steps, rows, promises, evals, audits)
         for name, look in vars(module).items()
         if inspect.isgeneratorfunction(look) and look.__module__ == module.__name__ and name[0] != "_"
     ]

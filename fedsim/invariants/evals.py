@@ -1,4 +1,4 @@
-"""Invariants of evaluations."""
+"""Invariants of evaluations, and of losses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedsim import plugins
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
 from fedsim.invariants.evidence import Evidence, Unchecked
@@ -122,3 +123,16 @@ def _of_other_clients(e: Evidence, name: str) -> Iterator[Violation]:
     for k, more in first(wrongly):
         wanted = f"{most} clients evaluated ({_where(e, start[k])})"
         yield Violation("evals", int(start[k]), wanted, str(size[k]), more)
+
+
+def losses_are_not_negative(e: Evidence) -> Iterator[Violation]:
+    """Losses of evaluations and of jobs are at least 0, but where an attack or a method from elsewhere reports them."""
+    attackers = [client for attack in e.config.adversaries() for client in attack.clients or ()]
+    honest = ~np.isin(e.jobs["client"], attackers) & (e.config.client.name in plugins.shipped("client"))
+    for table, name, mask in (
+        (e.evals, "loss", np.ones(len(e.evals), dtype=bool)),
+        (e.jobs, "loss_before", honest),
+        (e.jobs, "loss_train", honest),
+    ):
+        for i, more in first(mask & (table[name] < 0)):
+            yield Violation(table.name, i, f"a {name} of at least 0", str(table[name][i]), more)

@@ -108,6 +108,14 @@ class Evidence:
         return Table("conflicts", self._run.unchecked("conflicts"))
 
     @cached_property
+    def audit(self) -> Table:
+        """One row per audited step and client. Raises Unchecked if nothing was trained or audited."""
+        self.need_training()
+        if not self.config.audit.every:
+            raise Unchecked("needs audit.parquet: [audit] every is 0")
+        return Table("audit", self._run.unchecked("audit"))
+
+    @cached_property
     def whole(self) -> Whole:
         """The rows of the whole model in `conflicts`. Raises Unchecked if nothing was trained or none were recorded."""
         self.need_training()
@@ -126,7 +134,7 @@ class Evidence:
             return False
         if table == "jobs":
             return bool(self.jobs["dispatch_us"][row] <= (parent.forked_us or 0))
-        if table in ("steps", "evals", "conflicts"):
+        if table in ("steps", "evals", "conflicts", "audit"):
             return bool(getattr(self, table)["step"][row] < self.changed_at + (table == "evals"))
         return False
 
