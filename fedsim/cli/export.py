@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.options import RunFolder
+from fedsim.cli.options import RunFolder, check_ending
 from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import say
 from fedsim.common.units import duration_us
@@ -32,6 +32,7 @@ def perfetto(
     stop: Annotated[str | None, Option("--to", help="Only what happens until this virtual time.")] = None,
 ) -> None:
     """Write the virtual timeline of a run for Perfetto. Open the file at https://ui.perfetto.dev."""
+    check_ending("--out", out, (".json",))
     from_us, to_us = _instant("--from", start), None if stop is None else _instant("--to", stop)
     target = run / "perfetto.json" if out is None else out
     counts = analysis.export_perfetto(

@@ -33,6 +33,15 @@ Device = Annotated[
 ]
 Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 
+PICTURES, PAGES = (".png", ".svg", ".pdf"), (".html", ".htm")
+"""Endings of the names of files that commands write."""
+
+
+def check_ending(option: str, path: Path | None, endings: tuple[str, ...]) -> None:
+    """Raise ConfigError if a file's name has none of the endings."""
+    if path is not None and path.suffix.lower() not in endings:
+        raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(endings)}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewRun:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.options import grouped
+from fedsim.cli.options import PAGES, check_ending, grouped
 from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import Terminal, say
 
@@ -80,6 +80,8 @@ class Files:
 @grouped
 def report(runs: _Runs, out: _Out = None, each: _Each = False, *, files: Files) -> None:
     """Write an HTML page about runs, side by side, or about a study. It can write figures and tables as files."""
+    if out is not None and not out.is_dir():
+        check_ending("--out", out, PAGES)
     document = _document(runs, out, each)
     document.require(files.only or ())
     for finding in document.findings:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from fedsim import analysis
-from fedsim.cli.trace.output import Force, Png, TraceFile, check_ending, check_free, save_picture, writing
+from fedsim.cli.options import PICTURES, check_ending
+from fedsim.cli.trace.output import Force, Png, TraceFile, check_free, save_picture, writing
 from fedsim.common.terminal import say, visible
 from fedsim.common.units import US
 
@@ -36,7 +37,7 @@ def fit(
     from fedsim.worlds.trace import read_trace
 
     check_free(out, force, [file])
-    check_ending("--png", png)
+    check_ending("--png", png, PICTURES)
     trace = read_trace(file)
 
     def simulate(options: Mapping[str, Any]) -> Trace:

@@ -22,14 +22,6 @@ Out = Annotated[Path, Option("--out", "-o", help="The Parquet file to write.")]
 Force = Annotated[bool, Option("--force", help="Overwrite the file.")]
 Png = Annotated[Path | None, Option(help="Write a picture as well (.png, .svg or .pdf).")]
 
-PICTURES = (".png", ".svg", ".pdf")
-
-
-def check_ending(option: str, path: Path | None, endings: tuple[str, ...] = PICTURES) -> None:
-    """Raise ConfigError if a file's name has none of the endings."""
-    if path is not None and path.suffix.lower() not in endings:
-        raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(endings)}")
-
 
 def check_free(out: Path, force: bool, sources: Iterable[Path] = ()) -> None:
     """Raise ConfigError if the file exists and `force` is false, or if it is one of the files to read."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from fedsim import analysis
+from fedsim.cli.options import PAGES, PICTURES, check_ending
 from fedsim.cli.trace.chart import blocks, chart
-from fedsim.cli.trace.output import Png, TraceFile, check_ending, save_picture, writing
+from fedsim.cli.trace.output import Png, TraceFile, save_picture, writing
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.terminal import Terminal, facts_table, say
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from fedsim.worlds.trace import Trace
 
-_PAGES = (".html", ".htm")
 _CHART_COLUMNS = 64
 
 
@@ -34,8 +34,8 @@ def show(
     """Show a trace file in numbers, and who is online over time."""
     from fedsim.worlds.trace import read_trace
 
-    check_ending("--png", png)
-    check_ending("--html", html, _PAGES)
+    check_ending("--png", png, PICTURES)
+    check_ending("--html", html, PAGES)
     trace = read_trace(file)
     classes = None if config is None else analysis.class_hours(trace, counts_of(config, trace))
     console = Terminal(highlight=False)

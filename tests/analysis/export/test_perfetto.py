@@ -182,6 +182,11 @@ def test_the_command_writes_beside_the_run_or_where_told(
     out = tmp_path / "cut.json"
     assert call("--out", str(out), "--clients", "1", "--from", "15s", "--to", "1min")[0] == 0
     assert {e["args"]["job"] for e in spans(events(out))} == {1, 3, 5}
+    table = folder / "jobs.parquet"
+    before = table.read_bytes()
+    code, said = call("--out", str(table))
+    assert (code, table.read_bytes()) == (2, before)
+    assert "jobs.parquet: expected a name that ends in .json" in said
     code, said = call("--from", "soon")
     assert (code, said.split(",")[0]) == (2, "error: --from: expected a duration such as '90s'")
     assert call("--clients", "0")[0] == 2

@@ -174,6 +174,11 @@ def test_wrong_asks_name_what_is_there(folders: list[Path], tmp_path: Path) -> N
     assert "no figure or table 'sumary'; did you mean 'summary'" in str(wrong.exception)
     alone = reported(folders, "--only", "summary")
     assert "expected --figures or --tables" in str(alone.exception)
+    study = tmp_path / "study.toml"
+    study.write_text("kept", encoding="utf-8")
+    out = reported(folders, "--out", study)
+    assert "study.toml: expected a name that ends in .html, .htm" in str(out.exception)
+    assert study.read_text(encoding="utf-8") == "kept"
     each = reported(folders, "--each")
     assert "--each: expected the folder of a study" in str(each.exception)
 
