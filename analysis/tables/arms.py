@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.tables.closing import fixed
+from fedsim.analysis.tables.closing import fixed, with_status
 from fedsim.analysis.tables.compare import Comparison, compare
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, closest
@@ -48,10 +48,8 @@ def arms_table(runs: Sequence[Run], baseline: str | None = None, split: str | No
     comparisons = {run.label: compare(first, run, split) for run in runs if run is not first}
     anything, table = next(iter(comparisons.values())), _empty(first.label, comparisons)
     for run in runs:
-        status = run.manifest.get("status")
-        label = run.label if status == "done" else f"{run.label} [{status}]"
         cells = _of_first(anything) if run is first else _of_other(comparisons[run.label])
-        table.add_row(shown(label), *cells)
+        table.add_row(shown(with_status(run)), *cells)
     return table
 
 

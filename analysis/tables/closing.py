@@ -64,6 +64,11 @@ class Closing:
         return [fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
 
 
+def with_status(run: Run) -> str:
+    """Return the label of a run, with its status in brackets unless it is done."""
+    return run.label if run.done else f"{run.label} [{run.manifest.get('status', 'unknown')}]"
+
+
 @arguments.checked
 def closing(run: Run, split: str | None = None) -> Closing:
     """Return the final numbers of one run, counted from its tables."""

@@ -14,7 +14,7 @@ from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.joining import join_runs
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Point
-from fedsim.analysis.tables.closing import ACCURACIES, fixed
+from fedsim.analysis.tables.closing import ACCURACIES, fixed, with_status
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
 from fedsim.common.terminal import shown
@@ -27,6 +27,7 @@ class Comparison:
     """One evaluation of each of two runs, paired by client; printing it with rich shows `table()`."""
 
     first: str
+    """Label of the first run, with its status unless it is done."""
     second: str
     split: str
     client: Ints
@@ -124,8 +125,8 @@ class Comparison:
 def compare(first: Run, second: Run, split: str | None = None, at: Point = "end") -> Comparison:
     """Pair the clients of two runs at their last evaluations, or after equal steps, time or bytes (see `Study.frame`).
 
-    `split` is by default that of the first run. Raises FolderError if a run was not evaluated on it, or the runs were
-    evaluated on different clients or different numbers of samples, which a paired difference cannot compare.
+    `split` is by default that of the first run. Raises FolderError if a run was not evaluated on it, or the runs have
+    different data seeds, different clients or different numbers of samples, which a paired difference cannot compare.
     """
     split = split or first.split
     (a, b), points = _evaluations(first, second, split, at)
@@ -134,8 +135,8 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
     names = list(ACCURACIES.values())
     ours, theirs = a.summary(names), b.summary(names)
     return Comparison(
-        first=first.label,
-        second=second.label,
+        first=with_status(first),
+        second=with_status(second),
         split=split,
         client=a.client[measured],
         difference_percent=100 * (b.accuracy[measured] - a.accuracy[measured]),
@@ -199,6 +200,12 @@ _EQUAL_NOTE = (
 
 def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation) -> None:
     where = f"{first.folder} and {second.folder} cannot be compared client by client on split {a.split!r}"
+    seeds = first.seed_of("data"), second.seed_of("data")
+    if seeds[0] != seeds[1]:
+        raise FolderError(
+            f"{where}: their clients hold different data, of data seeds {seeds[0]} and {seeds[1]}; to compare over "
+            "seeds, run a study (fedsim run --seeds)"
+        )
     if not np.array_equal(a.client, b.client):
         odd = np.setxor1d(a.client, b.client)[0]
         raise FolderError(f"{where}: client {odd} was evaluated in only one of them")

@@ -72,9 +72,9 @@ def test_an_interrupted_run_has_the_last_recorded_time(folder: Path, tmp_path: P
     assert closing(run).virtual_us == 1_800_000_000
 
 
-def pair(tmp_path: Path, first: object, second: object, **second_options: object) -> Comparison:
+def pair(tmp_path: Path, first: object, second: object, *, n: object = 20, **manifest: object) -> Comparison:
     a = write_run(tmp_path / "a", tables={"evals": evals_table([first])})
-    b = write_run(tmp_path / "b", tables={"evals": evals_table([second], **second_options)})
+    b = write_run(tmp_path / "b", tables={"evals": evals_table([second], n=n)}, **manifest)
     return analysis.compare(analysis.open_run(a), analysis.open_run(b))
 
 
@@ -88,6 +88,12 @@ def test_compare_pairs_clients(tmp_path: Path) -> None:
     assert "b against a" in text
     assert "+7.50 ± 8.54" in text
     assert "world of one run not kept" in found.note()
+
+
+def test_compare_says_which_run_is_not_done(tmp_path: Path) -> None:
+    found = pair(tmp_path, [0.2, 0.4], [0.3, 0.4], status="interrupted")
+    assert (found.first, found.second) == ("a", "b [interrupted]")
+    assert "b [interrupted] against a" in shown(found)
 
 
 def test_compare_leaves_out_clients_without_samples(tmp_path: Path) -> None:
@@ -115,6 +121,10 @@ def test_unlike_runs_are_refused_by_client(tmp_path: Path) -> None:
         pair(tmp_path / "x", [0.5, 0.5], [0.5, 0.5, 0.5])
     with pytest.raises(RunError, match="client 1 has 20 samples in the first, 30 in the second"):
         pair(tmp_path / "y", [0.5, 0.5], [0.5, 0.5], n=[20, 30])
+    with pytest.raises(
+        RunError, match="different data, of data seeds 3 and 4; to compare over seeds, run a study"
+    ):
+        pair(tmp_path / "z", [0.5, 0.5], [0.5, 0.5], seed=4)
     with pytest.raises(RunError, match="no client has samples"):
         analysis.compare(*[_unsampled(tmp_path / name) for name in "ab"])
 
