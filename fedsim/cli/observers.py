@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedsim import analysis, plugins
 from fedsim.cli.options import WatchedTraining, command_line, interrupted
-from fedsim.common.errors import LongRun, SomeFailed
+from fedsim.common.errors import FolderError, LongRun, SomeFailed
 from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import show_us
 from fedsim.records.run_folder import CLIENTS, WORLD
@@ -181,6 +181,14 @@ def _show(results: Sequence[Result], write_report: bool, took_s: float | None) -
         known_s = sum(run.wall_s for run in runs)
         share = f"{100 * known_s / took_s:.1f} % of {took_s:.2f} s on the wall clock"
         say(f"the parts add up to {known_s:.2f} s, {share}")
+
+
+def show_differences(parent: Path, child: Path) -> None:
+    """Show how a new run differs from its parent, client by client, or why they cannot be compared."""
+    try:
+        Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(child)))
+    except FolderError as error:
+        say(f"not compared: {error}")
 
 
 def notes(run: analysis.Run) -> Iterator[str]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from fedsim import analysis
 from fedsim.cli.options import (
     Device,
     NewRun,
@@ -23,7 +22,7 @@ from fedsim.cli.options import (
     grouped,
 )
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.terminal import Terminal, say
+from fedsim.common.terminal import say
 
 if TYPE_CHECKING:
     from fedsim.runs.resume import Arms
@@ -98,7 +97,7 @@ def fork(
 ) -> None:
     """Branch off a run at a step or time. The branch may use another rule, selector or pacing."""
     clients = _numbers("--keep-online", keep_online)
-    from fedsim.cli.observers import training
+    from fedsim.cli.observers import show_differences, training
     from fedsim.runs.fork import fork as branch
 
     kept = () if keep_online is None else ("--keep-online", keep_online)
@@ -110,7 +109,7 @@ def fork(
         others = {"keep_online": clients, "name": name, **new.arguments(), **options.arguments()}
         branched = branch(parent, at, tuple(new.sets or ()), watch=trained, **others)
         trained.results = [branched]
-    Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(branched.folder)))
+    show_differences(parent, branched.folder)
 
 
 def _warn_of_changes(runs: Sequence[Path]) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from fedsim import analysis
 from fedsim.cli.options import (
     Config,
     NewRun,
@@ -98,7 +97,7 @@ def replay(
     name: Annotated[str | None, Option(help="Name of the new run; by default PARENT-replay.")] = None,
 ) -> None:
     """Run a changed configuration in the world of a finished run. Change the rule, selector, pacing or cost."""
-    from fedsim.cli.observers import training
+    from fedsim.cli.observers import show_differences, training
     from fedsim.runs.replay import replay_config
     from fedsim.runs.simulate import simulate
 
@@ -109,9 +108,9 @@ def replay(
     with training(WatchedTraining(**vars(options)), again, [config.name]) as trained:
         trained.results = simulate(config, watch=trained, **new.arguments(), **options.arguments())
     folder = trained.results[0].folder
-    Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
     if same_participation:
         _confirm_participation(parent, folder)
+    show_differences(parent, folder)
 
 
 def _confirm_participation(parent: Path, folder: Path) -> None:

@@ -317,6 +317,12 @@ def test_the_command_compares_with_the_parent(
     assert code == 0
     assert "same participation" not in out
     assert manifest(tmp_path / "again")["digest"] == manifest(parent)["digest"]
+    even = run(small(name="even", stop={"steps": 2}, partition={"name": "iid"}), tmp_path).folder
+    other = ("--same-participation", "--set", "seed=4", "--name", "other")
+    code, out, err = call("replay", even, *other, *where, capsys=capsys)
+    assert code == 0, err
+    assert "same participation: " in out
+    assert f"not compared: {even} and {tmp_path / 'other'} cannot be compared client by client" in out
 
 
 def test_the_command_says_why_it_refuses(
