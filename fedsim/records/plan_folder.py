@@ -30,7 +30,7 @@ def begin(
     """
     if force and (folder / MANIFEST).is_file() and _status(folder) != _PLANNED:
         raise FolderError(f"{folder} is a run, and no plan replaces it: choose another folder with --out")
-    make_folder(folder, force=force, manifest=_manifest(config))
+    make_folder(folder, "plan", force=force, manifest=_manifest(config))
     write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
     return Recorder(folder, n_samples, job_table)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,16 @@ from fedsim.worlds.trace import Trace
 
 CONFIG, WORLD, CLIENTS, ARMS = "config.resolved.toml", "world.parquet", "clients.parquet", "arms.json"
 _LOCK = ".lock"
+Kind = Literal["run", "child", "plan"]
+"""What a new folder holds: a run, a fork or replay of one, or a plan."""
+_IF_TAKEN: dict[Kind, str] = {
+    "run": "choose another name with --out, overwrite it with --force, or continue it with fedsim run --resume; "
+    "in Python out=, force=True or resume=True",
+    "child": "choose another name with --name, overwrite it with --force, or continue it, if it is unfinished, with "
+    "fedsim resume {}; in Python name=, force=True or resume(folder)",
+    "plan": "choose another folder with --out, or overwrite it with --force; in Python out= or force=True",
+}
+"""What to do if the folder exists; braces stand for it."""
 Ints = NDArray[np.int64]
 
 
@@ -40,7 +51,7 @@ class RunFolder:
         cls, config: RunConfig, trace: Trace, n_samples: Ints, path: Path, *, force: bool = False
     ) -> RunFolder:
         """Make a run folder with what `describe` writes; `force` replaces an existing run. Raises RunError."""
-        make_folder(path, force=force, manifest={"name": config.name, "status": "running"})
+        make_folder(path, kind_of(config), force=force, manifest={"name": config.name, "status": "running"})
         folder = cls(path)
         describe(path, config, trace, n_samples)
         return folder
@@ -59,12 +70,17 @@ def describe(path: Path, config: RunConfig, trace: Trace, n_samples: Ints) -> No
     trace.write(path / WORLD)
 
 
-def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None:
+def kind_of(config: RunConfig) -> Kind:
+    """Return whether a configuration is that of a run of its own, or of a fork or replay."""
+    return "run" if config.parent is None else "child"
+
+
+def make_folder(path: Path, kind: Kind = "run", *, force: bool, manifest: Mapping[str, Any]) -> None:
     """Make a run folder with a manifest. With `force` it replaces an existing run in which no process runs.
 
     A process that is killed meanwhile leaves a whole run folder or none. Raises RunError.
     """
-    check_free(path, force=force)
+    check_free(path, kind, force=force)
     if path.exists():
         with ExitStack() as locks:
             for run in (path, *filter(Path.is_dir, path.iterdir())):  # also the arms of an experiment
@@ -80,7 +96,7 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
         raise cannot_make(path, "the folder of the run", error) from error
 
 
-def check_free(path: Path, *, force: bool) -> None:
+def check_free(path: Path, kind: Kind = "run", *, force: bool) -> None:
     """Raise FolderError unless a folder does not exist, or is a run (or empty) and `force` overwrites it."""
     if path.exists():
         replaceable = path.is_dir() and (
@@ -89,10 +105,7 @@ def check_free(path: Path, *, force: bool) -> None:
         if not replaceable:
             raise FolderError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
-            raise FolderError(
-                f"{path} exists: choose another name with --out, overwrite it with --force, or continue it with "
-                "fedsim run --resume; in Python out=, force=True or resume=True"
-            )
+            raise FolderError(f"{path} exists: {_IF_TAKEN[kind].format(shlex.quote(str(path)))}")
     elif (path.parent / MANIFEST).is_file():
         raise FolderError(
             f"{path} would be in the folder of a run: choose another name, or another folder with --out"

@@ -229,7 +229,7 @@ class _Branch:
 
 def _begin_folder(folder: Path, branch: _Branch, saved: State | None, force: bool) -> None:
     """Make the fork's folder, with the parent's configuration and its tables up to a checkpoint."""
-    make_folder(folder, force=force, manifest={"name": branch.child.name, "status": "running"})
+    make_folder(folder, "child", force=force, manifest={"name": branch.child.name, "status": "running"})
     shutil.copy(branch.parent / CONFIG, folder / CONFIG)
     if saved is not None:
         cut_tables(folder, saved["records"]["rows"], source=branch.parent)

@@ -29,7 +29,7 @@ from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
 from fedsim.records.existing_run import Status, refuse_others, run_in
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import ARMS, check_free, refuse_parent
+from fedsim.records.run_folder import ARMS, check_free, kind_of, refuse_parent
 from fedsim.runs import resume as resuming
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
@@ -170,8 +170,8 @@ def _folders(
     folders = [out / run.name for run in runs]
     if resume:
         return folders, _statuses(runs, folders, force)
-    for folder in folders:
-        check_free(folder, force=force)
+    for run, folder in zip(runs, folders, strict=True):
+        check_free(folder, kind_of(run), force=force)
     return folders, [None] * len(folders)
 
 

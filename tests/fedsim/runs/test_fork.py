@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from fedsim.common.errors import CheckpointError, ConfigError, RunError, TraceError
+from fedsim.common.errors import CheckpointError, ConfigError, FolderError, RunError, TraceError
 from fedsim.engine.state import Kind, RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records.checkpoint import checkpoints
@@ -334,6 +334,8 @@ def test_a_fork_does_not_take_the_place_of_its_parent_or_of_a_run_that_goes_on(t
         branch(parent.folder, At(step=4), out=tmp_path, name="small", force=True)
     assert read_manifest(parent.folder)["digest"] == parent.digest
     other = branch(parent.folder, At(step=4), out=tmp_path)
+    with pytest.raises(FolderError, match=f"--name, .*, with fedsim resume {other.folder};"):
+        branch(parent.folder, At(step=4), out=tmp_path)
     with lock(other.folder), pytest.raises(RunError, match="another process is running it"):
         branch(parent.folder, At(step=4), out=tmp_path, force=True)
     assert read_manifest(other.folder)["digest"] == parent.digest

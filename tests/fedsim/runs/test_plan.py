@@ -480,7 +480,12 @@ def test_a_plan_replaces_a_plan_if_forced_and_never_a_run(tmp_path: Path) -> Non
     plan_run(small(stop={"steps": 2}), workers=0, out=tmp_path / "plan", force=True)
     assert len(analysis.open_run(folder).steps) == 2
     for force in (False, True):
-        with pytest.raises(RunError, match="exists" if not force else "is a run, and no plan replaces it"):
+        with pytest.raises(
+            RunError,
+            match=r"another folder with --out, or overwrite it with --force; in Python out= or force=True$"
+            if not force
+            else "is a run, and no plan replaces it",
+        ):
             plan_run(small(), workers=0, out=done.folder.parent, force=force)
     assert (done.folder / "model.safetensors").is_file()
     assert run(small(), tmp_path / "plan", force=True).status == "done"

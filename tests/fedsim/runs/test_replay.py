@@ -313,6 +313,8 @@ def test_the_command_compares_with_the_parent(
     assert code == 0, err
     assert "small-replay against small" in out
     assert f"same participation: {sum(manifest(parent)['jobs'].values())} jobs" in out
+    code, out, err = call("replay", parent, *change, *where, capsys=capsys)
+    assert (code, f"if it is unfinished, with fedsim resume {tmp_path / 'small-replay'};" in err) == (2, True)
     code, out, _ = call("replay", parent, "--name", "again", *where, capsys=capsys)
     assert code == 0
     assert "same participation" not in out
