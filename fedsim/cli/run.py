@@ -161,9 +161,12 @@ def _refuse_for_study(options: WatchedTraining, resume: bool) -> None:
     """Raise ConfigError for an option that a study of several seeds or values does not have."""
     reasons = {
         "--live": (options.live, "cells run side by side, and a table shows them all"),
-        "--tensorboard": (options.tensorboard, "write events afterwards: fedsim export tensorboard"),
-        "--wandb": (options.wandb, "export the runs afterwards: fedsim export wandb"),
-        "--mlflow": (options.mlflow, "export the runs afterwards: fedsim export mlflow"),
+        "--tensorboard": (
+            options.tensorboard,
+            "write events afterwards: fedsim export tensorboard OUT/NAME/runs/*",
+        ),
+        "--wandb": (options.wandb, "export the runs afterwards: fedsim export wandb OUT/NAME/runs/*"),
+        "--mlflow": (options.mlflow, "export the runs afterwards: fedsim export mlflow OUT/NAME/runs/*"),
         "--profile": (options.profile, "cells run side by side; profile one run"),
         "--ray-address": (options.ray_address, "the cells of a study run on this machine"),
         "--workers": (

@@ -10,6 +10,7 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
+from fedsim import analysis
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
 from fedsim.studies.grid import cells_of
@@ -93,6 +94,7 @@ def test_the_command_runs_the_cells_as_a_study_does_and_the_same_command_continu
     assert "lr: difference from 0.1" in " ".join(text.split())
     cells = json.loads((tmp_path / "small/study.json").read_text())["cells"]
     assert [cell["folder"] for cell in cells] == [f"runs/{lr}/seed-{s}" for lr in (0.1, 0.2) for s in (1, 2)]
+    assert len(analysis.open_all((tmp_path / "small/runs").glob("*"))) == 4
     again = run_study_file(tmp_path / "small/study.toml", out=tmp_path / "again", jobs=1)
     repeated = json.loads((again.folder / "study.json").read_text())["cells"]
     assert [cell["digest"] for cell in repeated] == [cell["digest"] for cell in cells]
@@ -105,7 +107,7 @@ def test_the_command_runs_the_cells_as_a_study_does_and_the_same_command_continu
     ("options", "message"),
     [
         (("--live",), "--live: not with several seeds or values: cells run side by side"),
-        (("--tensorboard", "boards"), "--tensorboard: .* fedsim export tensorboard"),
+        (("--tensorboard", "boards"), r"--tensorboard: .* fedsim export tensorboard OUT/NAME/runs/\*$"),
         (("--profile",), "--profile: "),
         (("--ray-address", "auto"), "--ray-address: "),
         (("--workers", "2"), "--workers: .* --jobs"),
