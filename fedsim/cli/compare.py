@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,12 +133,25 @@ def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[T
             "--components: it describes one study, and takes neither another one nor --by or --test"
         )
     study = analysis.open_study(first)
+    _require_finished(study)
     if second is not None:
-        study = analysis.join_studies(study, analysis.open_study(second))
+        other = analysis.open_study(second)
+        _require_finished(other)
+        study = analysis.join_studies(study, other)
     asked = study.asked(what.of_studies())
     if what.target is not None:
         return _to_target(asked, what)
     return analysis.component_tables(asked) if what.components else analysis.study_tables(asked)
+
+
+def _require_finished(study: analysis.Study) -> None:
+    """Raise FolderError if no run of a study is done, as there is nothing to compare."""
+    if not study.finished:
+        left = Counter(cell.status for cell in study.cells)
+        counts = ", ".join(f"{count} {status}" for status, count in left.items())
+        raise FolderError(
+            f"{study.folder}: no run of the study is done: {counts}; run them with fedsim study"
+        )
 
 
 def _to_target(study: analysis.Study, what: Questions) -> Iterable[Table]:

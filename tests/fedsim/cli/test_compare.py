@@ -181,7 +181,12 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
     several.mkdir()
     for name in "abc":
         (several / name).symlink_to(one)
+    failed = write_study(tmp_path / "failed", lambda *_: None, axes={"rule": RULES}, seeds=(1, 2)).folder
     for arguments, error, message in (
+        ((failed,), FolderError, "failed: no run of the study is done: 4 failed; run them with fedsim study"),
+        ((failed, "--target", "mean_percent=1"), FolderError, "no run of the study is done"),
+        ((failed, "--at", "steps"), FolderError, "no run of the study is done"),
+        ((studies[0], failed), FolderError, "failed: no run of the study is done"),
         ((one,), ConfigError, "expected a second run to compare it with, found none"),
         ((one, several), ConfigError, "expected two runs, found 4"),
         ((studies[0], one), FolderError, "is not the folder of a study"),
