@@ -36,7 +36,7 @@ from fedsim.config.world import Duration, WorldConfig
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.costs import Costs
 from fedsim.engine.record_words import PERSONAL
-from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose
+from fedsim.server.history_storage import LADDER, HistoryPlan, HistorySize, Wish, choose
 from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import OF_RUN, build_rule
 
@@ -236,6 +236,18 @@ class MemorySection(Section):
     """Most memory of the Gram matrices and of updates stored on the host, if the server is on a GPU."""
     slots: Count | None = None
     """Most clients whose updates are remembered."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether a budget decides which storage is chosen."""
+        return self.budget is not None or self.host_budget is not None
+
+    def plain(self, clients: int) -> MemorySection:
+        """Return the table without `auto` and `slots` where these do nothing: no budget, room for all clients."""
+        auto = self.history == "auto" and not self.limited
+        room = self.slots is not None and self.slots >= clients
+        changes = ({"history": LADDER[0]} if auto else {}) | ({"slots": None} if room else {})
+        return self.model_copy(update=changes)
 
     def plan(self, size: HistorySize, device: str) -> HistoryPlan:
         """Return the plan for a history of this size. Raises ConfigError if no storage fits."""

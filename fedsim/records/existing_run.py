@@ -11,9 +11,10 @@ import tomli_w
 
 from fedsim.common.errors import ConfigError, Error
 from fedsim.common.files import from_toml, refuse_links
+from fedsim.config.errors import validated
 from fedsim.config.load import read_existing
-from fedsim.config.run import RunConfig
-from fedsim.records.manifest import read_manifest
+from fedsim.config.run import MemorySection, RunConfig
+from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD
 
 Status = Literal["pending", "running", "interrupted", "failed", "done"]
@@ -56,7 +57,7 @@ def run_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     ended = manifest.get("status")
     status: Status = ended if ended in ("done", "failed") else "interrupted"
     state = State(status, manifest.get("digest"), manifest.get("error"))
-    return ExistingRun(state, tuple(_differences(folder, wanted)))
+    return ExistingRun(state, tuple(_differences(folder, manifest, wanted)))
 
 
 def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> None:
@@ -80,22 +81,33 @@ def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> N
     )
 
 
-def _differences(folder: Path, wanted: RunConfig) -> Iterator[str]:
+def _differences(folder: Path, manifest: Mapping[str, Any], wanted: RunConfig) -> Iterator[str]:
+    asked = (manifest.get("memory") or {}).get("asked")
     try:
         existing = read_existing(folder / CONFIG)
+        memory = None if asked is None else validated(MemorySection, asked, folder / MANIFEST)
     except Error as error:
         yield str(error)
         return
-    yield from differences(existing, wanted)
+    yield from differences(existing, wanted, memory)
 
 
-def differences(existing: RunConfig, wanted: RunConfig) -> Iterator[str]:
-    """Yield the keys that differ, except for those that the wanted configuration leaves to the machine."""
+def differences(existing: RunConfig, wanted: RunConfig, asked: MemorySection | None) -> Iterator[str]:
+    """Yield the keys that differ, except for those that the wanted configuration leaves to the machine.
+
+    `asked` is the `[memory]` from which the existing run's was chosen; None: its manifest does not have it.
+    """
     update: dict[str, Any] = {}
     if wanted.train.mode == "auto":
         update["train"] = wanted.train.model_copy(update={"mode": existing.train.mode})
-    if wanted.memory.history in ("auto", existing.memory.history):
+    clients, memory = wanted.task.training_clients, wanted.memory
+    if memory == asked or (asked is None and memory.limited):
         update["memory"] = existing.memory
+    elif (plain := memory.plain(clients)) == existing.memory:
+        update["memory"] = plain
+    else:
+        found = (asked or existing.memory).plain(clients)
+        update["memory"], existing = plain, existing.model_copy(update={"memory": found})
     ours, theirs = wanted.model_copy(update=update).resolved(), existing.resolved()
     if ours == theirs:  # the usual case, much faster than the comparison by key
         return

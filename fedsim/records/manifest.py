@@ -27,6 +27,7 @@ class _Section(BaseModel):
 
 
 class _Memory(_Section):
+    asked: dict[str, Any] | None = None
     predicted_bytes: dict[str, Count] | None = None
     peak_bytes: Count | None = None
 

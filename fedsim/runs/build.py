@@ -14,7 +14,7 @@ from fedsim.common import threads
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
 from fedsim.config.requirements import refuse_idle
-from fedsim.config.run import RunConfig
+from fedsim.config.run import MemorySection, RunConfig
 from fedsim.data.federated_data import UNSEEN, FederatedData
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only
@@ -53,6 +53,8 @@ class RunSpec:
     bench: WorkbenchSpec
     server: ServerSpec
     network: Network
+    asked: MemorySection
+    """The `[memory]` from which that of `config` was chosen."""
 
     def outlives(self, until_us: int | None) -> str:
         """Return a warning if a run until then outlasts its world, with what follows the horizon; else `""`."""
@@ -137,11 +139,12 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
     selector = _selector(config)
     bench, server = replace(bench, mode=mode), _with_plans(config, server, selector, device)
+    asked = config.memory
     config = config.settled(mode, server.updates or cast(HistoryPlan, server.history))
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     check_ends(config, world)
     plan = _plan(config, inputs, network, bench, selector, server.algorithm())
-    return RunSpec(config, data, trace, world, plan, bench, server, network)
+    return RunSpec(config, data, trace, world, plan, bench, server, network, asked)
 
 
 def _server(config: RunConfig, data: FederatedData, network: Network, device: str) -> ServerSpec:

@@ -92,6 +92,8 @@ class Session:
         self.workers = pool.workers if pool else 0
         self._footprint = spec.footprint(self.workers)
         self.started, self.code = _now(), code(spec.config.resolved())
+        self.memory: dict[str, Any] | None = spec.asked.model_dump(mode="json", exclude_none=True)
+        """The `[memory]` that the run was started with, before its storage was chosen; None: it is not known."""
         self.resumed: list[dict[str, Any]] = []
         """The resumptions of the run, for its manifest."""
         self.others_peak, self.others = 0, list[Times]()
@@ -126,6 +128,7 @@ class Session:
         step = saved["run_state"]["step"] if saved else 0
         resumption = {"step": step, "at": _now(), "changed": changed(before, spec.config.resolved())}
         session.started = before.get("started") or session.started
+        session.memory = (before.get("memory") or {}).get("asked")
         session.resumed = [*(before.get("resumed") or []), resumption]
         return session
 
@@ -348,6 +351,7 @@ class Session:
             "code": self.code,
             "hardware": hardware(self.spec.server.device),
             "memory": {
+                "asked": self.memory,
                 "predicted_bytes": self._footprint.parts(),
                 "peak_bytes": peak_bytes() + self.others_peak,
             },

@@ -66,7 +66,7 @@ class StudyFolder:
         """Return the run in a cell's folder, or without a folder the one in `results.csv`."""
         folder, results = self.path / cell.folder, self._results.get(cell.folder)
         if results and not folder.exists() and (stored := self._stored.get(cell.folder)):
-            changed = tuple(differences(stored, cell.config))
+            changed = tuple(differences(stored, cell.config, stored.memory))
             return ExistingRun(State("done", results[0].digest), changed)
         return run_in(folder, cell.config)
 

@@ -16,7 +16,10 @@ import torch
 
 from fedsim import analysis
 from fedsim.common.errors import ConfigError, DataError, RunError, SomeFailed, TraceError
+from fedsim.common.files import write_json
+from fedsim.config.errors import read_toml
 from fedsim.records import checkpoint
+from fedsim.records.existing_run import run_in
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import lock
 from fedsim.runs import simulate as simulation
@@ -413,3 +416,36 @@ def test_a_run_that_cannot_begin_lets_go_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "both" / "arms.json").rmdir()
     assert run(small(name="both/a"), tmp_path, force=True).status == "done"
     assert kept.value.__traceback__ is not None  # which a notebook keeps, with all that it refers to
+
+
+LITTLE = {"budget": "34 kB"}
+
+
+@pytest.mark.parametrize(
+    ("before", "same", "others"),
+    [
+        ({}, [{"history": "float32"}, {"slots": 12}], [{"slots": 1}, {"history": "bfloat16"}, LITTLE]),
+        ({"slots": 1}, [], [{}, {"slots": 2}]),
+        (LITTLE, [], [{}, {"slots": 1}, {"budget": "1 GB"}]),
+    ],
+)
+def test_a_run_goes_on_only_with_its_own_memory(
+    before: dict[str, Any], same: list[dict[str, Any]], others: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = run(small(stop={"steps": 1}, memory=before), tmp_path).folder
+
+    def differing(memory: Any) -> list[str]:
+        found = run_in(folder, small(stop={"steps": 1}, memory=memory)).differences
+        return [text.partition(":")[0] for text in found]
+
+    chosen = read_toml(folder / "config.resolved.toml")["memory"]
+    for memory in (before, chosen, *same):
+        assert differing(memory) == []
+    for memory in others:
+        assert differing(memory)
+    content = manifest(folder)
+    del content["memory"]["asked"]  # as in runs of earlier versions
+    write_json(folder / "manifest.json", content)
+    assert differing(before) == []
+    if "budget" not in before:
+        assert differing({"slots": 2}) == ["memory.slots"]
