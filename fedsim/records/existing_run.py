@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,12 +14,13 @@ from fedsim.common.files import from_toml, refuse_links
 from fedsim.config.errors import validated
 from fedsim.config.load import read_existing
 from fedsim.config.run import MemorySection, RunConfig
+from fedsim.records.environment import changed
 from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD
 
 Status = Literal["pending", "running", "interrupted", "failed", "done"]
 _SHOWN = 3
-"""Most differing keys that an error names."""
+"""Most differing keys that an error names, and most runs that a warning names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ExistingRun:
     state: State
     differences: tuple[str, ...] = ()
     """The keys of the configuration that differ from the wanted one, with the values expected and found."""
+    changed: tuple[str, ...] = ()
+    """How versions, processor and plug-in files differ from those that started a run with the wanted configuration."""
 
     @property
     def unfinished(self) -> bool:
@@ -57,7 +60,28 @@ def run_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     ended = manifest.get("status")
     status: Status = ended if ended in ("done", "failed") else "interrupted"
     state = State(status, manifest.get("digest"), manifest.get("error"))
-    return ExistingRun(state, tuple(_differences(folder, manifest, wanted)))
+    if differ := tuple(_differences(folder, manifest, wanted)):
+        return ExistingRun(state, differ)
+    return ExistingRun(state, changed=tuple(changed(manifest, wanted.resolved())))
+
+
+def warnings_of_changes(runs: Iterable[tuple[str, ExistingRun]], kind: str) -> Iterator[str]:
+    """Yield a line for each change since existing runs started, which are kept; one for runs with equal changes.
+
+    Args:
+        runs: for each run its title, and the run in its folder.
+        kind: the plural noun for these runs in the line.
+    """
+    titles: dict[tuple[str, ...], list[str]] = {}
+    for title, run in runs:
+        if run.changed:
+            titles.setdefault(run.changed, []).append(title)
+    for changes, those in titles.items():
+        more = f"; and {len(those) - _SHOWN} more" if len(those) > _SHOWN else ""
+        yield (
+            f"changed since {kind} started: {'; '.join(changes)}; their results may differ from those of new {kind}: "
+            f"{'; '.join(those[:_SHOWN])}{more}"
+        )
 
 
 def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> None:

@@ -21,7 +21,15 @@ from fedsim.common.errors import ConfigError, Error, FolderError
 from fedsim.common.files import make_directory, write_json, write_text
 from fedsim.config.run import RunConfig
 from fedsim.config.study import StudyConfig
-from fedsim.records.existing_run import ExistingRun, State, Status, differences, refuse_others, run_in
+from fedsim.records.existing_run import (
+    ExistingRun,
+    State,
+    Status,
+    differences,
+    refuse_others,
+    run_in,
+    warnings_of_changes,
+)
 from fedsim.records.study_results import RESULTS, read_results, write_results
 from fedsim.studies.grid import Cell, by_levels, cells_of
 from fedsim.studies.load_study import load_study
@@ -50,6 +58,8 @@ class StudyFolder:
         runs = [(path / c.folder, c.title, self._existing(c)) for c in cells]
         if not force:
             refuse_others(runs, "cells")
+        self.notes = [*warnings_of_changes(((title, run) for _, title, run in runs), "cells")]
+        """Lines about existing cells, for the one who runs the study."""
         self.states = [State() if run.differences else run.state for *_, run in runs]
 
     def _check_results(self) -> None:

@@ -40,8 +40,10 @@ class Board:
         self._started = monotonic()
 
     def begin(self) -> None:
-        """Start the clock, and show how many cells are done already."""
+        """Start the clock, and show how many cells are done already, and what else is known about them."""
         self._started = monotonic()
+        for note in self.folder.notes:
+            self.print(note)
         if self._done_before and self._live is None:
             self.print(f"{self._done_before} of {len(self.folder.cells)} cells are done already")
         self._show()

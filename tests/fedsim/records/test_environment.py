@@ -83,18 +83,21 @@ def test_the_processor_is_that_of_the_system() -> None:
         assert f": {found['cpu']}\n" in text or "model name" not in text
 
 
+@pytest.mark.parametrize("command", [("resume", ""), ("run", "config.resolved.toml", "--resume", "--out")])
 def test_resuming_with_another_rule_reports_it(
-    rule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...], rule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run(small(stop={"steps": 4}, **table(rule)), tmp_path / "runs").folder
     assert list(read_manifest(folder)["code"]) == [str(rule)]
     file = folder / "manifest.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"status": "interrupted"}))
     edit(rule)
+    name, config, *options = command
+    out = [str(folder.parent)] if options else []
     with pytest.raises(SystemExit) as ended:
-        main(["resume", str(folder), "--workers", "0", "--quiet"])
+        main([name, str(folder / config), *options, *out, "--workers", "0", "--quiet"])
     assert not ended.value.code
-    assert f"changed since it started: {rule} edited" in capsys.readouterr().out
+    assert f"started: {rule} edited" in capsys.readouterr().out
     assert [entry["changed"] for entry in read_manifest(folder)["resumed"]] == [[f"{rule} edited"]]
 
 

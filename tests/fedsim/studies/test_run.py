@@ -626,6 +626,21 @@ def bad() -> Algorithm:
     return f"{tmp_path / 'bad.py'}:bad"
 
 
+def test_an_edited_rule_is_told_with_the_cells_that_ran_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = failing(tmp_path, "pass")
+    file = tmp_path / "s.toml"
+    file.write_text(tomli_w.dumps(of_rules(1, mine={"name": mine}, fedavg={"name": "fedavg"}).resolved()))
+    arguments = (file, "--out", tmp_path / "runs", "--jobs", 1)
+    assert command(capsys, *arguments)[0] == 0
+    failing(tmp_path, "pass  # edited")
+    code, out, _ = command(capsys, *arguments, "--seeds", 2)
+    assert code == 0
+    assert f"changed since cells started: {tmp_path / 'bad.py'} edited; " in out
+    assert "of new cells: rule=mine, seed 1\n2 of 4 cells are done" in out
+
+
 def test_a_cell_that_fails_is_reported_and_the_others_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
