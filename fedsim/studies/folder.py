@@ -54,23 +54,29 @@ class StudyFolder:
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
         self._results = read_results(path)
-        self._check_results()
+        others = self._check_results()
         runs = [(path / c.folder, c.title, self._existing(c)) for c in cells]
         if not force:
             refuse_others(runs, "cells")
         self.notes = [*warnings_of_changes(((title, run) for _, title, run in runs), "cells")]
         """Lines about existing cells, for the one who runs the study."""
+        if others:
+            self.notes.append(
+                f"{path}: other cells there are not part of this study ({len(others)}): their runs stay, and their "
+                f"lines leave {RESULTS}; another folder, with --out, keeps both studies"
+            )
         self.states = [State() if run.differences else run.state for *_, run in runs]
 
-    def _check_results(self) -> None:
-        """Raise ConfigError if the study would drop results of other cells whose runs are gone."""
-        known = {cell.folder for cell in self.cells}
-        lost = [f for f in self._results if f not in known and not (self.path / f).exists()]
+    def _check_results(self) -> list[str]:
+        """Return the folders of other cells with results. Raises ConfigError if some runs of these are gone."""
+        others = [*self._results.keys() - {cell.folder for cell in self.cells}]
+        lost = sorted(folder for folder in others if not (self.path / folder).exists())
         if lost:
             raise ConfigError(
                 f"{self.path / RESULTS}: it has results of {len(lost)} other cells, such as {lost[0]}, whose run "
                 "folders are gone: name their levels and seeds as well, or choose another folder with --out"
             )
+        return others
 
     def _existing(self, cell: Cell) -> ExistingRun:
         """Return the run in a cell's folder, or without a folder the one in `results.csv`."""
