@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,15 +77,27 @@ def only_run(folder: Path) -> Path:
 
 def check_unfinished(folder: Path) -> None:
     """Raise FolderError unless the folder holds a run that can be resumed, with no links to files outside."""
-    status = read_manifest(folder).get("status")
+    manifest = read_manifest(folder)
+    status = manifest.get("status")
     if status not in UNFINISHED:
-        longer = "; to go on from its end, fork it with another stop" if status == "done" else ""
         raise FolderError(
-            f"{folder}: expected a run that was interrupted, killed or failed, found one that is {status}{longer}"
+            f"{folder}: expected a run that was interrupted, killed or failed, found one that is {status}"
+            f"{_longer(folder, manifest)}"
         )
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
         raise FolderError(f"{folder}: the run was killed before it began: run it again with --force")
     refuse_links(folder)
+
+
+def _longer(folder: Path, manifest: Mapping[str, Any]) -> str:
+    """Return the command that goes on twice as long, for a run that ended by its number of steps or its time."""
+    steps, time_us = manifest.get("steps"), manifest.get("virtual_us")
+    stops = {"steps": f"stop.steps={2 * (steps or 0)}", "time": f"stop.time={2 * (time_us or 0)}us"}
+    stop = stops.get(manifest.get("ended_by") or "")
+    if manifest.get("status") != "done" or manifest.get("given") or not (steps and time_us and stop):
+        return ""
+    command = shlex.join(["fedsim", "fork", str(folder), "--at", str(steps - 1), "--set", stop])
+    return f"; to go on from its last step, fork it with another end: {command}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,17 @@ def test_the_only_run_of_a_folder_is_resumed(tmp_path: Path) -> None:
             resume_run(folder.parent)
     with pytest.raises(FolderError, match=f"is not a run folder, but holds one: name {folder}$"):
         fedsim.verify(folder.parent)
+
+
+@pytest.mark.parametrize("stop", [{"steps": 2}, {"time": "20min"}])
+def test_the_command_named_for_a_finished_run_goes_on_from_its_last_step(
+    stop: dict[str, object], tmp_path: Path
+) -> None:
+    folder = run(small(stop=stop), tmp_path).folder
+    with pytest.raises(FolderError, match="fork it with another end: fedsim fork") as done:
+        resumed(folder)
+    command = shlex.split(str(done.value).partition("end: fedsim ")[2])
+    options = ("--workers", "0", "--quiet", "--out", str(tmp_path))
+    assert CliRunner().invoke(app, [*command, *options], catch_exceptions=False).exit_code == 0
+    before, after = read_manifest(folder), read_manifest(tmp_path / "small-fork")
+    assert after["steps"] > before["steps"]
