@@ -6,7 +6,6 @@ import datetime
 import math
 import multiprocessing
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -17,7 +16,7 @@ from typing import Any, Literal
 
 from fedsim import analysis, plugins
 from fedsim.common.errors import Error, LethalJob, RunError, ServerLost
-from fedsim.common.files import write_json
+from fedsim.common.files import remove_folder, write_json
 from fedsim.common.machine import peak_bytes
 from fedsim.common.signals import Interrupts
 from fedsim.common.stopwatch import DRIVER, Stopwatch, Times
@@ -151,7 +150,8 @@ class Session:
                     raise
                 else:
                     if self.spec.config.checkpoint.keep != "all":
-                        shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
+                        with suppress(OSError):
+                            remove_folder(self.folder / checkpoint.FOLDER)
                     return Result(self.folder, "done", digest, self.recorder.last_accuracy)
 
     def close(self) -> None:

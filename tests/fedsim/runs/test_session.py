@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedsim.config.load import load_config
 from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.invariants import check
+from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
 from fedsim.runs.build import prepare
 from fedsim.runs.progress import Progress
@@ -96,6 +98,21 @@ def test_a_run_that_cannot_go_back_to_a_damaged_checkpoint_has_failed(tmp_path: 
     manifest = read_manifest(tmp_path / "small")
     assert (manifest["status"], manifest["steps"]) == ("failed", 5)
     assert "failed at step 5" in told.value.__notes__[0]
+
+
+def test_a_kill_while_checkpoints_are_removed_leaves_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(folder: Path, **options: Any) -> None:
+        for file in folder.rglob("state.json"):
+            file.unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(small(checkpoint={"every_steps": 2}, stop={"steps": 5}), tmp_path)
+    assert read_manifest(tmp_path / "small")["status"] == "done"
+    assert checkpoints(tmp_path / "small") == []
 
 
 def test_a_signal_stops_a_run_that_is_repeated_up_to_a_step_at_the_next_instant(tmp_path: Path) -> None:
