@@ -14,7 +14,6 @@ from fedsim.common.files import from_toml, refuse_links
 from fedsim.config.errors import validated
 from fedsim.config.load import read_existing
 from fedsim.config.run import MemorySection, RunConfig
-from fedsim.records.environment import changed
 from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD
 
@@ -62,6 +61,10 @@ def run_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     state = State(status, manifest.get("digest"), manifest.get("error"))
     if differ := tuple(_differences(folder, manifest, wanted)):
         return ExistingRun(state, differ)
+    from fedsim.records.environment import (
+        changed,
+    )  # imports torch, which a study begins its processes without
+
     return ExistingRun(state, changed=tuple(changed(manifest, wanted.resolved())))
 
 
