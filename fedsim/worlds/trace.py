@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common import arguments
 from fedsim.common.arrow_columns import array, numbers, texts
-from fedsim.common.errors import RunError, TraceError, closest
-from fedsim.common.files import read_parquet, write_atomically
+from fedsim.common.errors import TraceError, closest
+from fedsim.common.files import make_directory, read_parquet, write_atomically
 from fedsim.common.paths import as_path
 from fedsim.worlds.metadata import (
     AFTER_ENDS,
@@ -207,21 +207,18 @@ class Trace:
         return sha.hexdigest()
 
     def write(self, path: Path | str) -> None:
-        """Write the Trace as a Parquet file, all or nothing. Raises TraceError that names the file on failure."""
+        """Write the Trace as a Parquet file, all or nothing.
+
+        Raises RunError that names the file on failure, and FolderError if `path` or its folder is something else.
+        """
         target = as_path(path, "path")
         names = ("clients", "horizon_us", "after_end", "source", "origin")
         facts = {name: getattr(self, name) for name in names}
         table = self.table.replace_schema_metadata(to_metadata(facts, self.periods, self.about))
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(
-                target,
-                lambda beside: pq.write_table(table, beside, compression="zstd", write_page_checksum=True),
-            )
-        except RunError as error:
-            raise TraceError(str(error)) from error
-        except OSError as error:
-            raise TraceError(f"{target}: cannot be written: {error}") from error
+        make_directory(target.parent)
+        write_atomically(
+            target, lambda beside: pq.write_table(table, beside, compression="zstd", write_page_checksum=True)
+        )
 
 
 def read_trace(path: Path | str) -> Trace:

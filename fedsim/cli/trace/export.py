@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Option
 
-from fedsim.cli.trace.output import Force, TraceFile, check_free, writing
+from fedsim.cli.trace.output import Force, TraceFile, check_free
 from fedsim.common.terminal import say
 
 _IMPORTERS = {"csv": "csv", "flgo": "flgo_pings", "fedscale": "fedscale_availability"}
@@ -27,15 +27,14 @@ def export(
     force: Force = False,
 ) -> None:
     """Write a world for another simulator."""
-    from fedsim.common.files import write_atomically
+    from fedsim.common.files import make_directory, write_atomically
     from fedsim.worlds.trace import read_trace
 
     check_free(out, force, [file])
     exporter = getattr(importlib.import_module(f"fedsim.scenarios.exporters.{form}"), form)
     exported = exporter(read_trace(file))
-    with writing("--out", out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, lambda beside: beside.write_bytes(exported.data))
+    make_directory(out.parent)
+    write_atomically(out, lambda beside: beside.write_bytes(exported.data))
     _tell(form, out, exported)
 
 

@@ -10,7 +10,7 @@ from typer import Option
 
 from fedsim import analysis
 from fedsim.cli.options import PICTURES, check_ending
-from fedsim.cli.trace.output import Force, Png, TraceFile, check_free, save_picture, writing
+from fedsim.cli.trace.output import Force, Png, TraceFile, check_free, save_picture
 from fedsim.common.terminal import say, visible
 from fedsim.common.units import US
 
@@ -32,7 +32,7 @@ def fit(
     force: Force = False,
 ) -> None:
     """Fit a model to a trace, and show how well it agrees. The trace is compared with a world made from the model."""
-    from fedsim.common.files import write_text
+    from fedsim.common.files import make_directory, write_text
     from fedsim.worlds.scenario import make_trace
     from fedsim.worlds.trace import read_trace
 
@@ -48,9 +48,8 @@ def fit(
     model = analysis.fit_world(trace, simulate)
     comparison = analysis.compare_fit(trace, simulate(model.options()))
     lines = _findings(file, trace, model, comparison, seed)
-    with writing("--out", out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, world_toml(trace, model.options(), [*lines, _USE.format(out.name)]))
+    make_directory(out.parent)
+    write_text(out, world_toml(trace, model.options(), [*lines, _USE.format(out.name)]))
     for line in [*lines, f"scenario: {out}"]:
         say(line)
     if png is not None:

@@ -33,15 +33,15 @@ def check_free(out: Path, force: bool, sources: Iterable[Path] = ()) -> None:
 
 @contextmanager
 def writing(option: str, path: Path) -> Iterator[None]:
-    """Raise ConfigError if the file of an option cannot be written in the body."""
+    """Raise RunError if the system refuses to write the file of an option in the body."""
     try:
         yield
-    except (OSError, RunError) as error:
-        raise ConfigError(f"{option} {path}: cannot be written: {error}") from error
+    except OSError as error:
+        raise RunError(f"{option} {path}: cannot be written: {error.strerror or error}") from error
 
 
 def save_picture(picture: Any, png: Path) -> None:
-    """Write a picture of `fedsim.analysis.plots`, and show its file. Raises ConfigError."""
+    """Write a picture of `fedsim.analysis.plots`, and show its file. Raises RunError."""
     with writing("--png", png):
         picture.figure.savefig(png, dpi=150, facecolor="white")
     say(f"picture: {png}")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.common.errors import TraceError
+from fedsim.common.errors import RunError, TraceError
 from fedsim.worlds.trace import KINDS, SCHEMA, Trace, read_trace
 
 ROWS = [
@@ -258,7 +258,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(pq, "write_table", full_disk)
-    with pytest.raises(TraceError, match=r"a\.parquet: cannot be written: no space left"):
+    with pytest.raises(RunError, match=r"a\.parquet: cannot be written: no space left"):
         trace([]).write(path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.parquet"]

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsim.cli.trace.app import trace_app
-from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.errors import ConfigError, RunError, TraceError
 from fedsim.worlds.trace import Trace, read_trace
 
 SHIFTS = Path(__file__).parents[4] / "examples" / "shifts.py"
@@ -152,6 +152,13 @@ def test_make_refuses_what_describes_no_world(toml, message, tmp_path):
     path.write_text(toml)
     assert message in failed(ConfigError, "make", path, "-o", tmp_path / "w.parquet")
     assert "no such file" in failed(ConfigError, "make", tmp_path / "none.toml", "-o", tmp_path / "w.parquet")
+
+
+def test_a_file_that_cannot_be_written_is_no_fault_of_the_input(trace_file, world_toml):
+    for command in (("make", world_toml), ("export", trace_file, "--format", "csv")):
+        message = failed(RunError, *command, "-o", "/proc/x.parquet")
+        assert message.startswith("/proc/x.parquet: cannot be written: ")
+        assert message.count("cannot be written") == 1
 
 
 def test_check_says_ok_or_every_problem(trace_file, tmp_path):

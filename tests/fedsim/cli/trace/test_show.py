@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsim.cli.trace.app import trace_app
-from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.errors import ConfigError, RunError, TraceError
 from fedsim.config.world import ConfoundConfig
 from fedsim.runs.confound import confounded
 from fedsim.worlds.scenario import make_trace
@@ -77,7 +77,10 @@ def test_show_draws_a_picture(trace_file, tmp_path, name, starts):
 
 def test_show_refuses_pictures_it_cannot_draw(trace_file, tmp_path):
     assert "ends in .png, .svg, .pdf" in failed(ConfigError, "show", trace_file, "--png", tmp_path / "a.gif")
-    assert "cannot be written" in failed(ConfigError, "show", trace_file, "--png", tmp_path / "no" / "a.png")
+    png = tmp_path / "no" / "a.png"
+    assert failed(RunError, "show", trace_file, "--png", png) == (
+        f"--png {png}: cannot be written: No such file or directory"
+    )
 
 
 def test_loops_unknown_time_and_facts_are_told(tmp_path):
