@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -79,9 +81,26 @@ for panel, commands in _PANELS.items():
             app.add_typer(command, name=name, rich_help_panel=panel)
         else:
             app.command(name=name, rich_help_panel=panel)(command)
+
+
+def _guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command, so that Ctrl-C is told, which Typer would end in silence, and plug-ins cannot end it."""
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        try:
+            with plugins.contained():
+                command(**values)
+        except KeyboardInterrupt:
+            say("interrupted", err=True)
+            raise typer.Exit(130) from None
+
+    return call
+
+
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
     assert registered.callback is not None
-    registered.callback = plugins.contained()(registered.callback)
+    registered.callback = _guarded(registered.callback)
 
 _BAD_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of the system that a path in the arguments causes: exit code 2."""

@@ -192,6 +192,16 @@ def test_ctrl_c_leaves_a_readable_run(file: Path, tmp_path: Path, workers: int) 
     assert len(opened.jobs) == sum(opened.manifest["jobs"].values())
 
 
+def test_ctrl_c_outside_of_training_is_told(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedsim.runs.plan.plan_run", stopped)
+    assert call("plan", file, capsys=capsys) == (130, "", "interrupted\n")
+
+
 def listen_to_interrupts() -> None:
     """Undo what a shell does to commands in the background, which its children inherit: to ignore interrupts."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
