@@ -215,7 +215,9 @@ def open_run(path: str | Path) -> Run:
     if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
         names = ", ".join(arm.name for arm in arms)
         raise FolderError(
-            f"{folder} holds several runs ({names}); open one of these folders, or all with open_all"
+            f"{folder} is not a run folder, but holds one: name {arms[0]}"
+            if len(arms) == 1
+            else f"{folder} holds several runs ({names}): name one of these folders"
         )
     manifest = read_manifest(folder)
     label = manifest.get("label") or manifest.get("name") or folder.resolve().name

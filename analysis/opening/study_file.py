@@ -103,7 +103,7 @@ def _read(folder: Path) -> _Study:
     try:
         raw = from_json(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        run = "; it is a run, which open_run opens" if (folder / MANIFEST).is_file() else ""
+        run = "; it is the folder of a run" if (folder / MANIFEST).is_file() else ""
         raise FolderError(f"{folder} is not the folder of a study: {STUDY} is missing{run}") from None
     except (OSError, ValueError) as error:
         raise FolderError(f"{file}: cannot be read: {error}") from error

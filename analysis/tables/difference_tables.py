@@ -155,8 +155,9 @@ def _out_of_reach(differences: Sequence[PairedDifference]) -> Iterator[str]:
         if differing and family[0].family * smallest_p(differing) > ALPHA:
             groups.setdefault((differing, family[0].family), []).append(metric.replace("_", " "))
     for (differing, comparisons), names in groups.items():
+        seeds = "1 seed that differs" if differing == 1 else f"{differing} seeds that differ"
         yield (
-            f"{', '.join(names)}: with {differing} seeds that differ and {comparisons}"
+            f"{', '.join(names)}: with {seeds} and {comparisons}"
             f" comparison{'s' * (comparisons > 1)} p Holm cannot be below"
             f" {min(1.0, comparisons * smallest_p(differing)):.3g}, whatever the difference."
         )

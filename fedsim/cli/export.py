@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,7 @@ def tensorboard(
     """Write the curves of runs as events for TensorBoard."""
     for exported in analysis.export_tensorboard(analysis.open_all(runs), out):
         say(f"{exported.file}: {exported.steps:,} steps, {exported.evaluations:,} evaluations")
-    say(f"look at them with: tensorboard --logdir {out if out is not None else runs[0]}")
+    say(f"look at them with: tensorboard --logdir {shlex.quote(str(runs[0] if out is None else out))}")
 
 
 @export_app.command()
@@ -85,7 +86,7 @@ def mlflow(
     """Send the curves of runs to MLflow."""
     for sent in analysis.export_mlflow(analysis.open_all(runs), store):
         say(f"{sent.place}: {sent.steps:,} steps, {sent.evaluations:,} evaluations")
-    say(f"look at them with: mlflow ui --backend-store-uri {analysis.tracking_uri(store)}")
+    say(f"look at them with: mlflow ui --backend-store-uri {shlex.quote(analysis.tracking_uri(store))}")
 
 
 def _instant(option: str, text: str) -> int:

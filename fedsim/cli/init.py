@@ -20,7 +20,7 @@ _COMMANDS = (
 
 
 def init(
-    name: Annotated[Path, Argument(metavar="[NAME]", help="The folder to make.")] = Path("fedsim-experiment"),
+    name: Annotated[Path, Argument(metavar="NAME", help="The folder to make.")] = Path("fedsim-experiment"),
 ) -> None:
     """Make a folder with an experiment to start from. It holds a configuration, a rule of your own and a script."""
     from fedsim.common.files import make_directory, write_text

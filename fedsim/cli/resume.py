@@ -96,7 +96,7 @@ def fork(
     name: Annotated[str | None, Option(help="Name of the new run; by default PARENT-fork.")] = None,
 ) -> None:
     """Branch off a run at a step or time. The branch may use another rule, selector or pacing."""
-    clients = _numbers("--keep-online", keep_online)
+    clients = () if keep_online is None else _numbers("--keep-online", keep_online)
     from fedsim.cli.observers import show_differences, training
     from fedsim.runs.fork import fork as branch
 
@@ -127,9 +127,9 @@ def _over(new: NewRun, parent: Path, name: str | None) -> NewRun:
     return replace(new, force=new.force or not folder.exists())
 
 
-def _numbers(option: str, text: str | None) -> list[int]:
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
+def _numbers(option: str, text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
         raise ConfigError(f"{option}: expected numbers of clients such as 3,7,9, found {text!r}")
     return [int(part) for part in parts]
 

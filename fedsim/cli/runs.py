@@ -36,7 +36,7 @@ _COLUMNS: dict[str, Callable[[ListedRun], str]] = {
 
 
 def runs(
-    folder: Annotated[Path, Argument(metavar="[DIR]", help="Where to look for runs.")] = Path("runs"),
+    folder: Annotated[Path, Argument(metavar="DIR", help="Where to look for runs.")] = Path("runs"),
 ) -> None:
     """Show all runs below a folder with their results. It also says how to continue interrupted ones."""
     from fedsim.records.listing import ListedRun, runs_below

@@ -158,6 +158,8 @@ def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None =
         raise wrong(f"{path}: {'it is not a file' if path.exists() else f'there is no such file{place}'}")
     try:
         return parquet_table(path, columns)
+    except PermissionError as error:
+        raise wrong(f"{path}: cannot be read: {error.strerror}") from error
     except PARQUET_ERRORS as error:
         raise wrong(
             f"{path}: not a readable Parquet file (truncated, damaged or foreign): {error}"

@@ -75,7 +75,10 @@ def _parsed(file: Path, text: str) -> Iterator[LastEvaluation]:
         raise FolderError(f"{file}: expected the columns {','.join(_COLUMNS)}, found {heading or 'none'}")
     for number, line in enumerate(lines, start=2):
         try:
-            cell, digest, split, step, time_us, moved, n, correct = line.split(",")
+            values = line.split(",")
+            if len(values) != len(_COLUMNS):
+                raise ValueError(f"expected {len(_COLUMNS)} values, found {len(values)}")
+            cell, digest, split, step, time_us, moved, n, correct = values
             result = LastEvaluation(cell, digest, split, int(step), int(time_us), int(moved), n, correct)
             result.counts()
         except ValueError as error:

@@ -130,7 +130,7 @@ def _horizon_us(sources: Mapping[str, Trace]) -> int:
             raise TraceError(
                 f"join: source {name!r} ends at {show_us(trace.horizon_us)} (after_end {trace.after_end!r}), but the "
                 f"joined world {'repeats' if repeats else f'lasts {show_us(horizon_us)}'}; let it repeat first: "
-                "fedsim trace edit FILE --after-end repeat"
+                "fedsim trace edit FILE --after-end repeat -o OUT.parquet"
             )
     return horizon_us
 

@@ -52,7 +52,7 @@ def select(trace: Trace, clients: Sequence[int] | Ints) -> Trace:
 
     Raises TraceError if there are none or one does not exist.
     """
-    ids = _checked_clients(trace, clients)
+    ids = _checked_clients(trace, clients, "select")
     return _chosen(trace, ids, {"select": ids.tolist() if len(ids) <= MOST_LISTED else f"{len(ids)} clients"})
 
 
@@ -192,7 +192,7 @@ def kept_online(trace: Trace, clients: Sequence[int] | Ints, from_us: int, until
     Nothing changes before `from_us`. A world that repeats gets a horizon of as many laps as it takes to reach
     `until_us`; everything else repeats on it as before. Raises TraceError for a client that does not exist.
     """
-    ids = np.unique(_checked_clients(trace, clients))
+    ids = np.unique(_checked_clients(trace, clients, "keep_online"))
     chosen = np.isin(np.arange(trace.clients), ids)
     laps = max(-(-max(from_us + 1, until_us) // trace.horizon_us), 1) if trace.after_end == "repeat" else 1
     end_us = laps * trace.horizon_us
@@ -290,12 +290,12 @@ def _check_horizon(edit: str, trace: Trace, horizon_us: int) -> None:
         raise TraceError(f"{edit}: {listed(problems)}")
 
 
-def _checked_clients(trace: Trace, clients: Sequence[int] | Ints) -> Ints:
+def _checked_clients(trace: Trace, clients: Sequence[int] | Ints, purpose: str) -> Ints:
     ids = np.asarray(clients)  # without a dtype: a number beyond 64 bits is to be refused as no client
     foreign = ids[(ids < 0) | (ids >= trace.clients)]
     if len(foreign) or not len(ids):
         wrong = f"client {foreign[0]}" if len(foreign) else "none"
-        raise TraceError(f"select: expected clients from 0 to {trace.clients - 1}, found {wrong}")
+        raise TraceError(f"{purpose}: expected clients from 0 to {trace.clients - 1}, found {wrong}")
     return ids.astype(np.int64)
 
 

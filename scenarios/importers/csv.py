@@ -83,7 +83,7 @@ def _check_separator(header: Sequence[str], source: Source, separator: str) -> N
         option = shlex.quote(f'separator="{other}"'.replace("\t", r"\t"))
         raise TraceError(
             f"{source.name}: expected columns separated by {separator!r}, found {shown(header[0])}: name the "
-            f"separator, fedsim trace import csv {shlex.quote(str(source.path))} --option {option}"
+            f"separator, fedsim trace import csv {shlex.quote(str(source.path))} --option {option} -o OUT.parquet"
         )
 
 

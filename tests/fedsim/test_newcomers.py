@@ -97,7 +97,7 @@ def test_answers_about_a_finished_run(tmp_path: Path, monkeypatch: pytest.Monkey
     for call, answer in (
         (simulate, "in Python out=, force=True or resume=True"),
         (lambda: fedsim.resume(result.folder, **given), "done; to go on from its end, fork it"),
-        (lambda: fedsim.open_study(result.folder), "it is a run, which open_run opens"),
+        (lambda: fedsim.open_study(result.folder), "it is the folder of a run"),
         (lambda: result.run.plot("nothing"), "no picture 'nothing'; known: .*participation"),
     ):
         with pytest.raises(fedsim.Error, match=answer):

@@ -86,13 +86,17 @@ def _moved(trace: Trace, edits: Edits) -> Trace:
 
 
 def client_list(text: str, clients: int) -> list[int]:
-    """Parse clients such as `0-99,150`; numbers of at least `clients` are read as `clients`. Raises ConfigError."""
+    """Parse clients such as `0-99,150` of a world of so many `clients`. Raises ConfigError."""
     numbers: list[int] = []
     for piece in text.split(","):
         first, dash, last = (p.strip() for p in piece.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise ConfigError(f"--select {text}: expected clients such as 0-99,150, found {piece.strip()!r}")
-        numbers += range(min(int(first), clients), min(int(last or first), clients) + 1)
+        if (highest := int(last or first)) >= clients:
+            raise ConfigError(
+                f"--select {text}: expected clients from 0 to {clients - 1}, found client {highest}"
+            )
+        numbers += range(int(first), highest + 1)
     return numbers
 
 

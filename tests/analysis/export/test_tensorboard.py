@@ -112,12 +112,12 @@ def test_the_command_writes_beside_the_runs_or_elsewhere(
     runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["export", "tensorboard", str(runs[0]), "--out", str(tmp_path / "out")])
+        main(["export", "tensorboard", str(runs[0]), "--out", str(tmp_path / "the events")])
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert "8 steps, 5 evaluations" in said
-    assert f"tensorboard --logdir {tmp_path / 'out'}" in said
-    assert curves(tmp_path / "out" / "one").keys() == curves(tmp_path / "out" / "two").keys()
+    assert f"tensorboard --logdir '{tmp_path / 'the events'}'" in said
+    assert curves(tmp_path / "the events" / "one").keys() == curves(tmp_path / "the events" / "two").keys()
     [found] = export_tensorboard([analysis.open_run(runs[0] / "one")])
     assert found.file.parent == runs[0] / "one" / "tensorboard"
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -197,7 +198,7 @@ def test_open_all_expands_a_folder_of_arms_in_their_order(tmp_path: Path) -> Non
     for alone in (tmp_path / "quick", str(tmp_path / "quick")):
         assert [run.label for run in analysis.open_all(alone)] == [run.label for run in runs[:-1]]
     assert [run.label for run in runs] == ["fedlf", "fedavg", "single"]
-    with pytest.raises(RunError, match=r"holds several runs \(fedlf, fedavg\)"):
+    with pytest.raises(RunError, match=r"holds several runs \(fedlf, fedavg\): name one of these folders"):
         analysis.open_run(tmp_path / "quick")
 
 
@@ -223,6 +224,11 @@ def test_a_folder_of_run_folders_stands_for_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "runs" / "notes").mkdir()
     assert [run.label for run in analysis.open_all([tmp_path / "runs"])] == ["a", "b"]
     with pytest.raises(RunError, match=r"holds several runs \(a, b\)"):
+        analysis.open_run(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / "b")
+    with pytest.raises(
+        RunError, match=f"is not a run folder, but holds one: name {tmp_path / 'runs' / 'a'}$"
+    ):
         analysis.open_run(tmp_path / "runs")
 
 

@@ -195,6 +195,8 @@ def test_each_metric_is_warned_of_by_itself(study: Study) -> None:
         in text
     )
     assert "mean percent" not in text
+    text = notes([replace(few, values=np.array([0.0, 0, 0, 0, 0, 4]))])
+    assert "min percent: with 1 seed that differs and 1 comparison p Holm" in text
 
 
 def test_the_detectable_difference_is_what_the_rank_test_sees_in_four_studies_of_five() -> None:

@@ -79,6 +79,10 @@ BAD = {
     "unknown kind": (["list", "rulez"], "did you mean 'rules'"),
     "unknown command": (["runn"], "runn"),
     "missing argument": (["run"], "Missing argument"),
+    "nobody to keep": (
+        ["fork", "r", "--at", "1", "--keep-online", ","],
+        "--keep-online: expected numbers of clients",
+    ),
     "bad assignment": (["run", "FILE", "--set", "nonsense"], "KEY=VALUE"),
 }
 

@@ -61,6 +61,13 @@ def test_a_study_is_told_how_its_own_keys_are_changed(
     assert "algorithm.alpha" not in text
 
 
+@pytest.mark.parametrize("path", ALL, ids=str)
+def test_a_usage_line_has_single_brackets(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "[[" not in helped(path, monkeypatch, capsys)
+
+
 def test_commands_are_grouped_by_task(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

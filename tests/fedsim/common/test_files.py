@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.common.errors import FolderError, RunError
-from fedsim.common.files import write_atomically, write_json
+from fedsim.common.files import read_parquet, write_atomically, write_json
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -53,3 +54,15 @@ def test_a_pipe_is_never_replaced_by_a_file(tmp_path: Path, linked: bool) -> Non
         write_json(target, {})
     assert pipe.is_fifo()
     assert target.is_symlink() == linked
+
+
+def test_a_table_that_may_not_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("fedsim.common.files.parquet_table", refused)
+    (path := tmp_path / "jobs.parquet").touch()
+    with pytest.raises(RunError, match=r"jobs\.parquet: cannot be read: Permission denied$"):
+        read_parquet(path, RunError)

@@ -43,7 +43,7 @@ def test_an_evaluation_has_its_clients() -> None:
         (lambda text: text.replace("10 0 4 5", "10 -1 4 5"), r"line 2: expected correct from 0 to n"),
         (lambda text: text.replace(",900,", ",many,"), r"line 2: invalid literal for int.*'many'"),
         (lambda text: text[:40], r"expected the columns"),
-        (lambda text: text[:90], r"line 2: not enough values"),
+        (lambda text: text[:90], r"line 2: expected 8 values, found 7"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[str], str], message: str) -> None:

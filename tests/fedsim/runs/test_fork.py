@@ -298,7 +298,7 @@ def test_what_cannot_be_is_refused_before_anything_is_run(
     with pytest.raises(ConfigError, match=error):
         branch(parent.folder, at, *sets, out=tmp_path / "child", **options)
     assert not (tmp_path / "child").exists()
-    with pytest.raises(TraceError, match="found client 12"):
+    with pytest.raises(TraceError, match="keep_online: expected clients from 0 to 11, found client 12"):
         branch(parent.folder, At(step=4), keep_online=[12], out=tmp_path / "child")
     with pytest.raises(
         ConfigError, match=r"keep_online\[0\]: expected a whole number below 2\^63 in size, found 1000"

@@ -190,7 +190,7 @@ def test_scenarios_are_joined_as_well():
         (
             {"compute": ending(speeds(("compute",), [1, 2]), "stop")},
             TraceError,
-            "'compute' ends at 0.000 s .after_end 'stop'., but the joined world repeats",
+            "'compute' ends at 0.000 s .after_end 'stop'., but the joined world repeats; .* repeat -o OUT.parquet",
         ),
         ({"clients": 3, "replace": False}, TraceError, "at most 2 clients without replacement, found 3"),
         ({"clients": 0}, TraceError, "at least 1 client, found 0"),

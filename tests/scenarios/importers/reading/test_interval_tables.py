@@ -111,8 +111,9 @@ def test_another_separator_is_told_with_the_command_that_reads_it(separator):
         f"t.csv: expected columns separated by ',', found {text.splitlines()[0]!r}: name the separator"
         in message
     )
-    *command, option = shlex.split(message.partition("separator, ")[2])
+    *command, option, out, file = shlex.split(message.partition("separator, ")[2])
     assert command == ["fedsim", "trace", "import", "csv", "t.csv", "--option"]
+    assert (out, file) == ("-o", "OUT.parquet")
     options = tomllib.loads(option)
     assert options == {"separator": separator}
     if separator != " ":  # which does not hold empty cells apart
