@@ -150,6 +150,8 @@ def plan(
     ] = "auto",
 ) -> None:
     """Simulate a run's timeline without training. It shows steps, jobs and bytes, and estimates time and memory."""
+    if force and out is None:
+        raise ConfigError("--force: expected --out beside it, found none")
     from fedsim.config.load import load_config
 
     configs = load_config(config, tuple(sets or ()))
@@ -166,7 +168,7 @@ def _several_values(sets: Sequence[str]) -> bool:
     """Return whether an assignment has several values, without importing what a single run does not need."""
     if not any("," in text for text in sets):
         return False
-    from fedsim.studies.sweep import several
+    from fedsim.studies.key_axis import several
 
     return any(map(several, sets))
 

@@ -54,24 +54,25 @@ def _in_line(text: str, message: str) -> str:
     return f": {line[:_LONGEST_LINE]!r}{unquoted}"
 
 
-def assign(config: dict[str, Any], text: str) -> None:
+def assign(config: dict[str, Any], text: str, option: str = "--set") -> None:
     """Make an assignment such as `pacing.buffer=20` in nested tables, and create missing tables.
 
-    The value is parsed as TOML; anything else is a string, so that text needs no quotes. Raises ConfigError.
+    The value is parsed as TOML; anything else is a string, so that text needs no quotes. Raises ConfigError that
+    names the `option`.
     """
     path, sign, value = text.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not sign or not all(keys):
-        raise ConfigError(f"--set {short(text)}: expected KEY=VALUE, such as pacing.buffer=20")
+        raise ConfigError(f"{option} {short(text)}: expected KEY=VALUE, such as pacing.buffer=20")
     if len(keys) > MOST_PARTS:
         raise ConfigError(
-            f"--set {short(text)}: expected a key of at most {MOST_PARTS} parts, found {len(keys):,}"
+            f"{option} {short(text)}: expected a key of at most {MOST_PARTS} parts, found {len(keys):,}"
         )
     table = config
     for depth, key in enumerate(keys[:-1], start=1):
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {text}: {'.'.join(keys[:depth])} is {table!r}, not a table")
+            raise ConfigError(f"{option} {text}: {'.'.join(keys[:depth])} is {table!r}, not a table")
     table[keys[-1]] = _value(value.strip())
 
 
@@ -134,8 +135,10 @@ def _lines(detail: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[
 def _meant(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> str:
     """Return where the unknown key at the end of `loc` belongs, or the closest valid key."""
     key = str(loc[-1])
+    if len(loc) == 1 and key in getattr(model, "run_keys", ()):
+        return f"; it belongs to [run]: run.{key}"
     if len(loc) == 1 or key not in model.model_fields:
-        known, in_world = _known(model, loc[:-1]), len(loc) == 2 and loc[0] == "world"
+        known, in_world = _known(model, loc[:-1]) - {key}, len(loc) == 2 and loc[0] == "world"
         return (
             _elsewhere(model, key) or (scenario_option_hint(key) if in_world else "") or closest(key, known)
         )
@@ -167,7 +170,8 @@ def _value_hint(detail: Any) -> str:
 
 def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[str]:
     """Return the keys of the table at `loc`."""
-    return {field.alias or n for table in _tables(model, loc) for n, field in table.model_fields.items()}
+    known = {field.alias or n for table in _tables(model, loc) for n, field in table.model_fields.items()}
+    return known if loc else known | set(getattr(model, "file_keys", ()))
 
 
 def _tables(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> list[type[pydantic.BaseModel]]:

@@ -272,6 +272,8 @@ class MemorySection(Section):
 class RunConfig(Section):
     """One run."""
 
+    file_keys: ClassVar[tuple[str, ...]] = ("arms",)
+    """Keys that the file of a run may have beside these."""
     name: RunName
     """Name of the run and of its folder; by default that of the file."""
     seed: Seed = 0

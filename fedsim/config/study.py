@@ -17,6 +17,7 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError, closest
 from fedsim.config.load import merged
 from fedsim.config.published import PublishedSection
+from fedsim.config.run import RunConfig
 from fedsim.config.section import Count, RunName, Section, Seed, installed
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
@@ -65,6 +66,11 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
 
 Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_seeds), AfterValidator(_different), Field(strict=False)]
 """A list of seeds; a number n stands for 1 to n."""
+
+
+def seeds_in(seeds: int | list[int]) -> list[int]:
+    """Return the seeds that a number or a list of them stands for. Raises ValueError."""
+    return list(_different(tuple(_seeds(seeds))))
 
 
 def _without_study_keys(tables: dict[str, Any]) -> dict[str, Any]:
@@ -175,6 +181,8 @@ class StudyConfig(Section):
 
     run_table: ClassVar[str] = "run."
     """Where the tables of a run's configuration are."""
+    run_keys: ClassVar[frozenset[str]] = frozenset(RunConfig.model_fields) - {*STUDY_KEYS}
+    """Keys of a run's configuration, for the hint to those that stand at the top of the file."""
     name: Annotated[RunName, AfterValidator(_study_name)]
     """Name of the study and of its folder."""
     description: str = ""

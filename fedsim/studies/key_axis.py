@@ -8,10 +8,24 @@ from typing import Any
 
 from fedsim import plugins
 from fedsim.common.errors import ConfigError, short
+from fedsim.common.files import from_toml
+from fedsim.config.errors import assign
 from fedsim.config.study import COLUMNS
 
 Level = dict[str, Any]
 """Keys of a run's configuration that a level replaces."""
+
+
+def several(text: str) -> list[Any]:
+    """Return the values of an assignment such as `algorithm.alpha=0.1,0.2`; an empty list if it has one value.
+
+    What TOML reads as one value, such as `[10, 20]` or `"a,b"`, is one.
+    """
+    value = text.partition("=")[2].strip()
+    if "," not in value or _toml(value):
+        return []
+    values = _toml(f"[{value}]")
+    return values[0] if values else [_plain(part.strip()) for part in value.split(",")]
 
 
 def axis_name(key: str, taken: Iterable[str]) -> str:
@@ -40,3 +54,19 @@ def keys_of(key: str, value: Any) -> Level:
     for part in reversed([part.strip() for part in key.split(".")]):
         value = {part: value}
     return dict(value)
+
+
+def _plain(text: str) -> Any:
+    """Return one value as `--set` reads it: TOML, or text."""
+    holder: dict[str, Any] = {}
+    assign(holder, f"value={text}")
+    return holder["value"]
+
+
+def _toml(text: str) -> list[Any]:
+    """Return a list of the value that a text is in TOML, or an empty list."""
+    try:
+        parsed = from_toml(f"value = {text}")
+    except ValueError:
+        return []
+    return [parsed["value"]] if set(parsed) == {"value"} else []

@@ -11,7 +11,8 @@ from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import assign, validated
 from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, tables_of
-from fedsim.config.study import StudyConfig
+from fedsim.config.study import StudyConfig, seeds_in
+from fedsim.studies.key_axis import several
 
 
 @arguments.checked
@@ -74,6 +75,12 @@ def source_of(study: Source) -> str:
 
 def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
     """Make assignments; in `run`, naming another plug-in drops the previous one's options, as for a single run."""
+    for text in sets:
+        if text.startswith("run.") and several(text):
+            raise ConfigError(
+                f"--set {text}: expected one value, found several: make them an axis, with a table such as "
+                "[axes.AXIS.LEVEL] for each; text with a comma needs quotes"
+            )
     raw["run"] = changed(raw.get("run", {}), _of_runs(sets))
     for text in sets:
         if text.partition("=")[0].partition(".")[0].strip() == "scales":
@@ -89,8 +96,13 @@ def _of_runs(sets: list[str]) -> list[str]:
     return [text.removeprefix("run.") for text in sets if text.startswith("run.")]
 
 
-def seeds_of(text: str) -> int | list[int]:
+def seeds_of(text: str) -> list[int]:
+    """Return the seeds of the text of `--seeds`. Raises ConfigError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ConfigError(f"--seeds: expected a number of seeds, or seeds such as 3,7,9, found {text!r}")
-    return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
+    numbers = [int(part) for part in parts]
+    try:
+        return seeds_in(numbers[0] if len(numbers) == 1 else numbers)
+    except ValueError as error:
+        raise ConfigError(f"--seeds: {error}") from error

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import ConfigError
-from fedsim.common.files import from_toml
-from fedsim.config.errors import assign, read_toml, validated
+from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import changed, check_effect
 from fedsim.config.study import StudyConfig
-from fedsim.studies.key_axis import axis_name, levels_of
+from fedsim.studies.key_axis import axis_name, levels_of, several
 from fedsim.studies.load_study import seeds_of
 
 _ALONE = {
@@ -22,18 +21,6 @@ _ALONE = {
     "parent": "a run has one parent",
 }
 """Tables and keys with one value, and what to do instead."""
-
-
-def several(text: str) -> list[Any]:
-    """Return the values of an assignment such as `algorithm.alpha=0.1,0.2`; an empty list if it has one value.
-
-    What TOML reads as one value, such as `[10, 20]` or `"a,b"`, is one.
-    """
-    value = text.partition("=")[2].strip()
-    if "," not in value or _toml(value):
-        return []
-    values = _toml(f"[{value}]")
-    return values[0] if values else [_plain(part.strip()) for part in value.split(",")]
 
 
 def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> StudyConfig:
@@ -72,19 +59,3 @@ def _configuration(path: Path) -> dict[str, Any]:
             f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
         )
     return written
-
-
-def _plain(text: str) -> Any:
-    """Return one value as `--set` reads it: TOML, or text."""
-    holder: dict[str, Any] = {}
-    assign(holder, f"value={text}")
-    return holder["value"]
-
-
-def _toml(text: str) -> list[Any]:
-    """Return a list of the value that a text is in TOML, or an empty list."""
-    try:
-        parsed = from_toml(f"value = {text}")
-    except ValueError:
-        return []
-    return [parsed["value"]] if set(parsed) == {"value"} else []

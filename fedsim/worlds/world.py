@@ -70,8 +70,8 @@ class World:
         n = trace.clients if n_clients is None else n_clients
         if n > trace.clients:
             raise TraceError(
-                f"the trace has {trace.clients} clients, but {n} are wanted: expected one for each client of [task] "
-                "that trains"
+                f"world: the trace has {trace.clients} clients, but {n} are wanted: expected one for each client of "
+                "[task] that trains"
             )
         if n < 1:
             raise ValueError(f"n_clients: expected at least 1, found {n}")

@@ -524,7 +524,7 @@ def test_a_run_is_refused_where_data_or_world_do_not_suffice(tmp_path: Path) -> 
         prepare(small(task=TASK | {"fractions": [0.8, 0.2, 0.0]}, evaluate={"split": "valid"}))
     world = run(small(task=TASK | {"unseen": 6}, stop={"steps": 1}), tmp_path).folder / "world.parquet"
     with pytest.raises(
-        TraceError, match="the trace has 6 clients, but 8 are wanted: expected one for each client"
+        TraceError, match="world: the trace has 6 clients, but 8 are wanted: expected one for each client"
     ):
         prepare(small(task=TASK, world={"trace": str(world)}))
     fixed = small(task=TASK, selection={"name": "fixed", "clients": [7, 8]})

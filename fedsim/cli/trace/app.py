@@ -34,7 +34,7 @@ _Sets = Annotated[
 @trace_app.command()
 def make(
     scenario: Annotated[
-        Path, Argument(help="A TOML file with a [world] table, or the name of a shipped file.")
+        Path, Argument(help="A TOML file with only a [world] table, or the name of a shipped file.")
     ],
     out: Out,
     sets: _Sets = None,
@@ -46,6 +46,11 @@ def make(
 
     file = _shipped(scenario)
     raw = read_toml(file)
+    if "task" in raw:
+        raise ConfigError(
+            f"{file.name}: expected only a [world] table, found the configuration of a run; once it is run, its world "
+            "is RUN/world.parquet"
+        )
     for text in sets or ():
         assign(raw, text)
     world = validated(WorldFile, raw, file.name).world

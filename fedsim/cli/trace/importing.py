@@ -108,7 +108,7 @@ def _options(texts: Sequence[str]) -> Mapping[str, Any]:
 
     options: dict[str, Any] = {}
     for text in texts:
-        if "=" not in text:
+        if not text.partition("=")[0].strip() or "=" not in text:
             raise ConfigError(f"--option {text}: expected KEY=VALUE, such as training_factor=2.5")
-        assign(options, text)
+        assign(options, text, "--option")
     return options

@@ -83,6 +83,7 @@ BAD = {
         ["fork", "r", "--at", "1", "--keep-online", ","],
         "--keep-online: expected numbers of clients",
     ),
+    "a plan without a place": (["plan", "FILE", "--force"], "--force: expected --out beside it, found none"),
     "bad assignment": (["run", "FILE", "--set", "nonsense"], "KEY=VALUE"),
 }
 

@@ -132,6 +132,21 @@ def test_the_same_hint_comes_for_files_assignments_and_studies(tmp_path: Path) -
     study.write_text(tomli_w.dumps({"name": "two", "seeds": 1, "run": RAW, "lr": 0.1}))
     with pytest.raises(ConfigError, match=r"two\.toml: lr: unknown key: here it is run\.train\.lr"):
         load_study(study)
+    study.write_text(tomli_w.dumps({"name": "two", "seeds": 1, "run": RAW}))
+    with pytest.raises(
+        ConfigError, match=r"two\.toml: train: unknown key; it belongs to \[run\]: run\.train$"
+    ):
+        load_study(study, sets=["train.lr=0.1"])
+    with pytest.raises(
+        ConfigError, match=r"--set run\.train\.lr=0\.1,0\.2: expected one value, found several"
+    ):
+        load_study(study, sets=["run.train.lr=0.1,0.2"])
+    with pytest.raises(ConfigError, match="--seeds: expected a number of seeds from 1 to 100,000"):
+        load_study(study, seeds="0")
+    with pytest.raises(ConfigError, match=r"one\.toml: arm: unknown key; did you mean 'arms'\?"):
+        load_config(run, ("arm.x.algorithm.name=fedfv",))
+    with pytest.raises(ConfigError, match=r"arm 'x': arms: unknown key; known: adversary, algorithm, audit"):
+        load_config(run, ("arms.x.arms.y=1",))
 
 
 def test_every_suggested_key_exists() -> None:

@@ -14,8 +14,9 @@ from fedsim import analysis
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
 from fedsim.studies.grid import cells_of
+from fedsim.studies.key_axis import several
 from fedsim.studies.run import study as run_study_file
-from fedsim.studies.sweep import several, sweep
+from fedsim.studies.sweep import sweep
 from small import small
 
 
@@ -123,6 +124,8 @@ def test_the_command_runs_the_cells_as_a_study_does_and_the_same_command_continu
         (("--set", "train.lr=0.1,0.1"), "--set train.lr: expected different values, found '0.1' twice"),
         (("--set", "train.learning_rate=0.1,0.2"), r"learning_rate: unknown key: here it is train\.lr"),
         (("--seeds", "many"), "--seeds: expected a number of seeds"),
+        (("--seeds", "0"), "^--seeds: expected a number of seeds from 1 to 100,000, .* found 0"),
+        (("--seeds", "3,3"), "^--seeds: expected different seeds, found 3 more than once"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_a_reason(

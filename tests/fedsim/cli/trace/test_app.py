@@ -145,6 +145,10 @@ def test_make_tells_every_problem_with_file_and_key(world_toml, tmp_path):
         ),
         ("[world\n", "not valid TOML"),
         ("", "world: missing"),
+        (
+            '[task]\nname = "digits"\n[world]\nscenario = "churn"',
+            "w.toml: expected only a [world] table, found the configuration of a run; once it is run",
+        ),
     ],
 )
 def test_make_refuses_what_describes_no_world(toml, message, tmp_path):

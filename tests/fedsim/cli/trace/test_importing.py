@@ -105,6 +105,12 @@ def test_files_are_overwritten_only_with_force_and_never_read_and_written_at_onc
         (["csv"], ConfigError, "expected files to read after the format 'csv'"),
         (["csv", "gone.csv"], TraceError, "gone.csv: there is no such file"),
         (["csv", "{table}", "--option", "unit"], ConfigError, "expected KEY=VALUE"),
+        (
+            ["csv", "{table}", "--option", "=1"],
+            ConfigError,
+            "--option =1: expected KEY=VALUE, such as training",
+        ),
+        (["csv", "{table}", "--option", "..=1"], ConfigError, "--option ..=1: expected KEY=VALUE"),
         (["csv", "{table}", "--option", "unt=s"], ConfigError, "has no option 'unt'; did you mean 'unit'?"),
         (["csv", "{table}", "--option", "unit=days"], ConfigError, "option 'unit'"),
         (["fedscale_capacity", "{table}"], TraceError, "table.csv, byte"),
