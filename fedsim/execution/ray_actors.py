@@ -15,12 +15,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import cloudpickle
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -100,10 +100,13 @@ def _answers(method: Callable[..., Any], returns: int = 1) -> Any:
     return ray.method(num_returns=returns)(call)
 
 
-def _check_pickles(error: Exception) -> None:
-    """Raise RunError with the text of an error that cannot be sent to the driver."""
+def _check_travels(error: Exception) -> None:
+    """Raise RunError with the text of an error that cannot be sent to the driver.
+
+    A copy is made as pickle makes one: it fails for an `__init__` with other arguments, and for a lock.
+    """
     try:
-        cloudpickle.loads(cloudpickle.dumps(error))
+        deepcopy(error)
     except Exception:
         raise RunError(f"{plugins.with_type(error)}{plugins.line_of(error)}") from error
 
@@ -140,7 +143,7 @@ class _Host:
             return self._call(build, method, args)
         except Exception as error:
             plugins.keep_line(error)
-            _check_pickles(error)
+            _check_travels(error)
             raise
 
     def _call(self, build: list[Any], method: Callable[..., Any], args: tuple[Any, ...]) -> Any:

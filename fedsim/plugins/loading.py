@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.abc import ExecutionLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -94,17 +95,34 @@ def _source(where: str) -> Source:
     return source
 
 
+class _TextLoader(ExecutionLoader):
+    """Runs the text that was read, without cached bytecode, and shows it in tracebacks."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def get_filename(self, fullname: str) -> str:
+        """Return the path of the file."""
+        return str(self._source.path)
+
+    def get_source(self, fullname: str) -> str:
+        """Return the text."""
+        return self._source.text
+
+
 def _module(source: Source) -> ModuleType:
     """Return the module of a text; other processes name it alike, so that they can exchange objects of its classes."""
     place = source.path.resolve().as_posix().replace("/", "_").removesuffix(".py")
     name = f"{_PREFIX}{source.sha256[:12]}_{place}"
     if name in sys.modules:
         return sys.modules[name]
-    module = sys.modules[name] = ModuleType(name)
-    module.__file__ = str(source.path)
+    loader = _TextLoader(source)
+    spec = importlib.util.spec_from_file_location(name, source.path, loader=loader)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         with threadpool_limits(1):
-            exec(compile(source.text, module.__file__, "exec", dont_inherit=True), vars(module))
+            loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
