@@ -90,14 +90,18 @@ def check_unfinished(folder: Path) -> None:
 
 
 def _longer(folder: Path, manifest: Mapping[str, Any]) -> str:
-    """Return the command that goes on twice as long, for a run that ended by its number of steps or its time."""
+    """Return the fork that goes on twice as long, for a run that ended by its number of steps or its time."""
     steps, time_us = manifest.get("steps"), manifest.get("virtual_us")
     stops = {"steps": f"stop.steps={2 * (steps or 0)}", "time": f"stop.time={2 * (time_us or 0)}us"}
     stop = stops.get(manifest.get("ended_by") or "")
-    if manifest.get("status") != "done" or manifest.get("given") or not (steps and time_us and stop):
+    if manifest.get("status") != "done" or not (steps and time_us and stop):
         return ""
-    command = shlex.join(["fedsim", "fork", str(folder), "--at", str(steps - 1), "--set", stop])
-    return f"; to go on from its last step, fork it with another end: {command}"
+    fork = shlex.join(["fedsim", "fork", str(folder), "--at", str(steps - 1), "--set", stop])
+    if given := manifest.get("given"):
+        fork = (
+            f"fedsim.fork({str(folder)!r}, {steps - 1}, [{stop!r}], {', '.join(f'{k}=...' for k in given)})"
+        )
+    return f"; to go on from its last step, fork it with another end: {fork}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,11 @@ def test_answers_about_a_finished_run(tmp_path: Path, monkeypatch: pytest.Monkey
     given = {"task": task(), "model": net, "workers": 0}
     for call, answer in (
         (simulate, "in Python out=, force=True or resume=True"),
-        (lambda: fedsim.resume(result.folder, **given), "done; to go on from its end, fork it"),
+        (
+            lambda: fedsim.resume(result.folder, **given),
+            r"done; to go on from its last step, fork it with another end: fedsim\.fork\('runs/small', \d+, "
+            r"\['stop\.steps=\d+'\], task=\.\.\., model=\.\.\.\)",
+        ),
         (lambda: fedsim.open_study(result.folder), "it is the folder of a run"),
         (lambda: result.run.plot("nothing"), "no picture 'nothing'; known: .*participation"),
     ):

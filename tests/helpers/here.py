@@ -71,8 +71,14 @@ class PoolHere(RayPool):
         patch.setattr(ray_trainer, "identity", lambda server: "server")
         self.workers = workers
 
+    def check_open(self) -> None:
+        """Nothing closes it."""
+
+    def processes(self) -> Any:
+        """Return new processes."""
+        clients = [_Process(ClientActor()) for _ in range(self.workers)]
+        return SimpleNamespace(clients=clients, server=_Process(ServerActor()))
+
     def trainer(self, spec: TrainerSpec) -> ray_trainer.RayTrainer:
         """Return what drives the processes."""
-        clients = [_Process(ClientActor()) for _ in range(self.workers)]
-        processes: Any = SimpleNamespace(clients=clients, server=_Process(ServerActor()))
-        return ray_trainer.RayTrainer(processes, spec)
+        return ray_trainer.RayTrainer(self.processes(), spec)
