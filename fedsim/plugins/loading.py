@@ -63,7 +63,7 @@ def is_plugin(module: str) -> bool:
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """Read the file of each plug-in once in the body: runs there keep their code while somebody edits it."""
+    """Read each plug-in file at most once in the body, so that an edit does not change runs in progress."""
     _kept.append(_kept[-1] if _kept else {})
     try:
         yield

@@ -61,9 +61,8 @@ def run_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     state = State(status, manifest.get("digest"), manifest.get("error"))
     if differ := tuple(_differences(folder, manifest, wanted)):
         return ExistingRun(state, differ)
-    from fedsim.records.environment import (
-        changed,
-    )  # imports torch, which a study begins its processes without
+    # Not at the top: it imports torch, and a study without existing runs begins its processes before that.
+    from fedsim.records.environment import changed
 
     return ExistingRun(state, changed=tuple(changed(manifest, wanted.resolved())))
 

@@ -1,4 +1,4 @@
-"""The process of a run is killed at random instants or told to end: the run goes on from its files to the same bits."""
+"""Kills or SIGTERM end the process of a run at random instants; resumed, it has the digest of an undisturbed run."""
 
 from __future__ import annotations
 

@@ -79,11 +79,14 @@ BAD = {
     "unknown kind": (["list", "rulez"], "did you mean 'rules'"),
     "unknown command": (["runn"], "runn"),
     "missing argument": (["run"], "Missing argument"),
-    "nobody to keep": (
+    "no client to keep online": (
         ["fork", "r", "--at", "1", "--keep-online", ","],
         "--keep-online: expected numbers of clients",
     ),
-    "a plan without a place": (["plan", "FILE", "--force"], "--force: expected --out beside it, found none"),
+    "plan with force and without out": (
+        ["plan", "FILE", "--force"],
+        "--force: expected --out beside it, found none",
+    ),
     "bad assignment": (["run", "FILE", "--set", "nonsense"], "KEY=VALUE"),
 }
 
