@@ -35,12 +35,19 @@ Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
 
 PICTURES, PAGES = (".png", ".svg", ".pdf"), (".html", ".htm")
 """Endings of the names of files that commands write."""
+_RECORDS = {"arms.json", "manifest.json", "study.json"}
 
 
 def check_ending(option: str, path: Path | None, endings: tuple[str, ...]) -> None:
-    """Raise ConfigError if a file's name has none of the endings."""
-    if path is not None and path.suffix.lower() not in endings:
+    """Raise ConfigError if a file's name has none of the endings, or is that of a file of runs and studies."""
+    if path is None:
+        return
+    if path.suffix.lower() not in endings:
         raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(endings)}")
+    if path.name in _RECORDS:
+        raise ConfigError(
+            f"{option} {path}: fedsim keeps its own records under this name: choose another one"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

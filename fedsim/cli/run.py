@@ -77,7 +77,7 @@ def run(
 
 
 def _warn_of_changes(configs: Sequence[RunConfig], out: Path) -> None:
-    """Say how versions and plug-in files differ from those that started the existing runs."""
+    """Say how versions, and files of plug-ins and worlds, differ from those that started the existing runs."""
     from fedsim.records.existing_run import run_in, warnings_of_changes
 
     existing = ((each.name, run_in(out / each.name, each)) for each in configs)

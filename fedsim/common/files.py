@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -78,6 +79,12 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file in one step. Raises RunError as `write_atomically` does."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False, default=str) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """Return the sha256 of a file's content in hexadecimal digits. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

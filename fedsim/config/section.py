@@ -12,10 +12,11 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedsim import plugins
-from fedsim.common.errors import ConfigError
+from fedsim.common.errors import ConfigError, shown
 from fedsim.common.option_requirements import without
 from fedsim.common.units import size_bytes
 from fedsim.config.suggestions import name_hint, option_hint
+from fedsim.plugins.options import NO_NUMBER, counted
 
 AMOUNT = pydantic.WithJsonSchema(
     {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^\s*[0-9.]"}]}
@@ -108,6 +109,14 @@ class Section(BaseModel):
     def _faults(self) -> Iterable[str]:
         """Return a message for each fault of keys together; may also raise ConfigError or ValueError."""
         return ()
+
+    @pydantic.field_validator("*", mode="wrap")
+    @classmethod
+    def _refuse_truth_for_numbers(cls, value: Any, parse: pydantic.ValidatorFunctionWrapHandler) -> Any:
+        parsed = parse(value)
+        if counted(value, parsed):
+            raise ValueError(f"{NO_NUMBER}, found {shown(value)}")
+        return parsed
 
     @pydantic.model_validator(mode="after")
     def _check_faults(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -142,6 +142,18 @@ def source_trace(path: Path, *, clients: int | None, seed: int, inside: tuple[Pa
     if world.confound is not None:
         raise ConfigError(f"{path}: world.confound: needs a run's data; leave it to the run's own [world]")
     return world_trace(world, clients=clients, seed=seed, inside=(*inside, path.resolve()))
+
+
+def world_files(config: WorldConfig, *, seed: int) -> Iterator[Path]:
+    """Yield the files that `world_trace` reads for this table and this seed. Raises ConfigError."""
+    seed = seed if config.seed is None else config.seed
+    if config.trace is not None:
+        yield of_seed(config.trace, seed)
+    for source in config.join.sources.values() if config.join else ():
+        path = of_seed(source, seed)
+        yield path
+        if path.suffix == ".toml":
+            yield from world_files(validated(WorldFile, read_toml(path), path).world, seed=seed)
 
 
 def of_seed(path: Path, seed: int) -> Path:

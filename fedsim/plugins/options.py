@@ -9,7 +9,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, get_type_hints
 
@@ -20,6 +20,7 @@ from fedsim.common.errors import ConfigError, closest, in_words, shown
 
 SIZES = (1e-30, 1e30)
 """Least and largest size of a fractional option other than 0, close to the limits of float32."""
+NO_NUMBER = "expected a number, not true or false"
 
 
 def options_of(make: Callable[..., Any], supplied: Iterable[str] = ()) -> dict[str, inspect.Parameter]:
@@ -114,11 +115,26 @@ def checked_options(
         values = options_model(make, tuple(supplied)).model_validate(valid)
     except pydantic.ValidationError as error:
         problems += [_problem(plugin, detail) for detail in error.errors()]
+    else:
+        taken = {key: value for key, value in valid.items() if counted(value, getattr(values, key))}
+        problems += [f"{plugin}, option {key!r}: {NO_NUMBER}, found {shown(taken[key])}" for key in taken]
     changed = {key: value for key, value in valid.items() if value != known[key].default}
     problems += [f"{plugin}, option {key!r}: {fault}" for key, fault in _out_of_ranges(changed)]
     if problems:
         raise ConfigError("\n".join(problems))
     return {key: getattr(values, key) for key in options}
+
+
+def counted(value: Any, parsed: Any) -> bool:
+    """Return whether true or false became 1 or 0 in `parsed`, as pydantic takes them, also in lists and tables."""
+    if isinstance(value, bool):
+        return isinstance(parsed, int | float) and not isinstance(parsed, bool)
+    if isinstance(value, list | tuple) and isinstance(parsed, list | tuple):
+        return any(map(counted, value, parsed))
+    if isinstance(value, Mapping):
+        of = parsed.get if isinstance(parsed, Mapping) else partial(getattr, parsed)
+        return any(counted(entry, of(key, None)) for key, entry in value.items())
+    return False
 
 
 def completed(options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:

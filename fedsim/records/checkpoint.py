@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsim.common.errors import CheckpointError, RunError
-from fedsim.common.files import from_json, remove_folder, space, sync_folder
+from fedsim.common.files import from_json, remove_folder, sha256, space, sync_folder
 from fedsim.records.run_folder import CONFIG
 
 FORMAT = 4
@@ -118,7 +118,7 @@ def _write_files(folder: Path, state: State, owner: str) -> None:
         path = folder / f"tensors-{number:05d}.safetensors"
         # Copies: tensors that share memory cannot be saved.
         save_file({name: arrays[name].detach().cpu().clone().contiguous() for name in names}, path)
-        files[path.name] = _sha256(path)
+        files[path.name] = sha256(path)
     checksum = hashlib.sha256(body.encode()).hexdigest()
     head = {"format": FORMAT, "owner": owner, "files": files, "state_sha256": checksum, "state": body}
     (folder / _STATE).write_text(json.dumps(head), encoding="utf-8")
@@ -169,7 +169,7 @@ def read(path: Path) -> State:
 
 def _arrays(path: Path, digest: object) -> dict[str, torch.Tensor]:
     try:
-        if _sha256(path) != digest:
+        if sha256(path) != digest:
             raise CheckpointError(f"{path}: damaged: its contents do not agree with their checksum")
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -184,11 +184,6 @@ def _head(path: Path) -> Mapping[str, Any]:
     if not isinstance(head, dict):
         raise CheckpointError(f"{path / _STATE}: expected an object, found {type(head).__name__}")
     return head
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:

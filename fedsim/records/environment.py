@@ -1,11 +1,11 @@
-"""The environment of a run for its manifest: versions, plug-in files and hardware."""
+"""The environment of a run for its manifest: versions, files of plug-ins and worlds, and hardware."""
 
 from __future__ import annotations
 
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from fedsim import plugins
+from fedsim.common.files import sha256
 
 _PACKAGES = ("fedsim", "torch", "torchvision", "numpy", "scipy", "ray", "pyarrow", "simpy", "pydantic")
 
@@ -61,6 +62,22 @@ def changed(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]
         for path, digest in (manifest.get("code") or {}).items()
         if files.get(path) != digest
     ]
+
+
+def edited_worlds(manifest: Mapping[str, Any]) -> list[str]:
+    """Return which files that the world of a run was read from differ now, as texts."""
+    files = {Path(path): digest for path, digest in (manifest.get("world_files") or {}).items()}
+    return [
+        f"{path} {'edited' if path.is_file() else 'missing'}"
+        for path, digest in files.items()
+        if not path.is_file() or _sha256_of(path, path.stat().st_mtime_ns, path.stat().st_size) != digest
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _sha256_of(path: Path, mtime_ns: int, size: int) -> str:
+    """Return the sha256 of a file, which is read once until it changes: the runs of a study share a world."""
+    return sha256(path)
 
 
 def processor() -> dict[str, str]:

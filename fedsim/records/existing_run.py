@@ -40,7 +40,8 @@ class ExistingRun:
     differences: tuple[str, ...] = ()
     """The keys of the configuration that differ from the wanted one, with the values expected and found."""
     changed: tuple[str, ...] = ()
-    """How versions, processor and plug-in files differ from those that started a run with the wanted configuration."""
+    """How versions, processor, and files of plug-ins and of the world, differ from those that started a run with the
+    wanted configuration."""
 
     @property
     def unfinished(self) -> bool:
@@ -62,9 +63,9 @@ def run_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     if differ := tuple(_differences(folder, manifest, wanted)):
         return ExistingRun(state, differ)
     # Not at the top: it imports torch, and a study without existing runs begins its processes before that.
-    from fedsim.records.environment import changed
+    from fedsim.records.environment import changed, edited_worlds
 
-    return ExistingRun(state, changed=tuple(changed(manifest, wanted.resolved())))
+    return ExistingRun(state, changed=(*changed(manifest, wanted.resolved()), *edited_worlds(manifest)))
 
 
 def warnings_of_changes(runs: Iterable[tuple[str, ExistingRun]], kind: str) -> Iterator[str]:

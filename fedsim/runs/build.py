@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -55,6 +56,8 @@ class RunSpec:
     network: Network
     asked: MemorySection
     """The `[memory]` from which that of `config` was chosen."""
+    world_files: Mapping[str, str]
+    """The sha256 of each file that the world was read from; empty for a world that existed already."""
 
     def outlives(self, until_us: int | None) -> str:
         """Return a warning if a run until then outlasts its world, with what follows the horizon; else `""`."""
@@ -144,7 +147,7 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     check_ends(config, world)
     plan = _plan(config, inputs, network, bench, selector, server.algorithm())
-    return RunSpec(config, data, trace, world, plan, bench, server, network, asked)
+    return RunSpec(config, data, trace, world, plan, bench, server, network, asked, inputs.files)
 
 
 def _server(config: RunConfig, data: FederatedData, network: Network, device: str) -> ServerSpec:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.files import sha256
 from fedsim.config.data import federation
 from fedsim.config.run import RunConfig
-from fedsim.config.world import world_trace
+from fedsim.config.world import world_files, world_trace
 from fedsim.data.federated_data import FederatedData, label_counts
 from fedsim.runs.confound import confounded
 from fedsim.worlds.trace import Trace
@@ -30,6 +32,8 @@ class RunInputs:
     counts: Ints
     """[K, C] training samples of each client by label."""
     trace: Trace
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The sha256 of each file that the world was read from; empty for a world that existed already."""
 
 
 class InputCache:
@@ -52,10 +56,12 @@ class InputCache:
             return self._last[1]
         model, data, counts = self._data(config)
         if self._known_trace and alike(self._known_trace[0], config):
-            trace = self._known_trace[1]
+            trace, files = self._known_trace[1], {}
         else:
             trace = _world(config, data, counts)
-        self._last = config, RunInputs(model, data, counts, trace)
+            paths = world_files(config.world, seed=config.seed_of("world"))
+            files = {str(path): sha256(path) for path in paths}
+        self._last = config, RunInputs(model, data, counts, trace, files)
         return self._last[1]
 
     def _data(self, config: RunConfig) -> tuple[str, FederatedData, Ints]:

@@ -91,6 +91,7 @@ class Session:
         self.workers = pool.workers if pool else 0
         self._footprint = spec.footprint(self.workers)
         self.started, self.code = _now(), code(spec.config.resolved())
+        self.world_files = dict(spec.world_files)
         self.memory: dict[str, Any] | None = spec.asked.model_dump(mode="json", exclude_none=True)
         """The `[memory]` that the run was started with, before its storage was chosen; None: it is not known."""
         self.resumed: list[dict[str, Any]] = []
@@ -127,6 +128,7 @@ class Session:
         step = saved["run_state"]["step"] if saved else 0
         resumption = {"step": step, "at": _now(), "changed": changed(before, spec.config.resolved())}
         session.started = before.get("started") or session.started
+        session.world_files = before.get("world_files") or {}
         session.memory = (before.get("memory") or {}).get("asked")
         session.resumed = [*(before.get("resumed") or []), resumption]
         return session
@@ -349,6 +351,7 @@ class Session:
             "device": self.spec.server.device,
             "versions": versions(),
             "code": self.code,
+            "world_files": self.world_files,
             "hardware": hardware(self.spec.server.device),
             "memory": {
                 "asked": self.memory,

@@ -187,6 +187,10 @@ def test_the_command_writes_beside_the_run_or_where_told(
     code, said = call("--out", str(table))
     assert (code, table.read_bytes()) == (2, before)
     assert "jobs.parquet: expected a name that ends in .json" in said
+    before = (folder / "manifest.json").read_bytes()
+    code, said = call("--out", str(folder / "manifest.json"))
+    assert (code, (folder / "manifest.json").read_bytes()) == (2, before)
+    assert "manifest.json: fedsim keeps its own records under this name" in said
     code, said = call("--from", "soon")
     assert (code, said.split(",")[0]) == (2, "error: --from: expected a duration such as '90s'")
     assert call("--clients", "0")[0] == 2

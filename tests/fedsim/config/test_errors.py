@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import assign, read_toml, validated
+from fedsim.config.load import changed, parse
+from small import small
 
 
 class Leaf(BaseModel):
@@ -75,6 +77,24 @@ def test_a_value_of_several_kinds_has_one_line():
         "run.toml: size: input should be a valid integer or 'full' or 'half', found 'ful'",
         "run.toml: sizes.1: input should be greater than 0 or 'full', found 0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "place"),
+    [
+        ("stop.steps=true", "stop.steps"),
+        ("checkpoint.every_s=false", "checkpoint.every_s"),
+        ("task.fractions=[true, 0, 0]", "task.fractions"),
+        ("algorithm={name='fedfv', alpha=true}", "rule 'fedfv', option 'alpha'"),
+        ("world.options.devices.fault_every=true", "scenario 'churn', option 'devices'"),
+    ],
+)
+def test_truth_is_no_number(assignment, place):
+    raw = small().resolved()
+    with pytest.raises(
+        ConfigError, match=f"{place}: expected a number, not true or false, found .*(True|False)"
+    ):
+        parse(changed(raw, [assignment]), "small.toml", "small")
 
 
 def test_a_value_in_place_of_all_tables_is_refused():

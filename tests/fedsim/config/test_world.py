@@ -5,7 +5,7 @@ import pytest
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US
 from fedsim.config.errors import validated
-from fedsim.config.world import WorldConfig, WorldFile, world_trace
+from fedsim.config.world import WorldConfig, WorldFile, world_files, world_trace
 from fedsim.worlds.trace import Trace
 
 
@@ -80,6 +80,19 @@ def test_seeds_have_a_file_each_where_a_path_names_the_seed(tmp_path):
     assert world_trace(own, clients=1, seed=3).horizon_us == 40
     with pytest.raises(TraceError, match=r"lives_5\.parquet: there is no such file"):
         world_trace(alone, clients=1, seed=5)
+
+
+def test_a_world_names_the_files_that_it_is_read_from(tmp_path):
+    trace, table = tmp_path / "lives_{seed}.parquet", tmp_path / "w.toml"
+    table.write_text(f"[world]\nseed = 7\njoin = {{availability = '{trace}'}}\n")
+    joined = WorldConfig(join={"availability": table, "network": trace})
+    assert list(world_files(joined, seed=3)) == [
+        table,
+        tmp_path / "lives_7.parquet",
+        tmp_path / "lives_3.parquet",
+    ]
+    assert list(world_files(WorldConfig(trace=trace), seed=3)) == [tmp_path / "lives_3.parquet"]
+    assert list(world_files(WorldConfig(scenario="churn"), seed=3)) == []
 
 
 def test_problems_name_the_key():

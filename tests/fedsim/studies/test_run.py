@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import io
 import json
@@ -31,6 +32,7 @@ from fedsim.cli import study as cli_study
 from fedsim.cli.main import main
 from fedsim.common import threads
 from fedsim.common.errors import ConfigError, FolderError
+from fedsim.common.units import US
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
@@ -47,6 +49,7 @@ from fedsim.studies.load_study import load_study
 from fedsim.studies.progress import Board, board_on
 from fedsim.studies.queue import Queue
 from fedsim.studies.run import Outcome, opened, run_study
+from fedsim.worlds.trace import Trace
 
 SMALLEST = Path(__file__).resolve().parents[3] / "examples" / "studies" / "smallest.toml"
 FEDSIM = Path(sys.executable).with_name("fedsim")
@@ -639,6 +642,30 @@ def test_an_edited_rule_is_told_with_the_cells_that_ran_before(
     assert code == 0
     assert f"changed since cells started: {tmp_path / 'bad.py'} edited; " in out
     assert "of new cells: rule=mine, seed 1\n2 of 4 cells are done" in out
+
+
+def test_an_edited_trace_file_is_told_with_the_cells_that_ran_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, clients = tmp_path / "w1.parquet", read_toml(SMALLEST)["run"]["task"]["clients"]
+
+    def write(span_us: int) -> None:
+        Trace.of(0, 0, span_us, "online", clients=clients, horizon_us=span_us, after_end="stop").write(trace)
+
+    write(US)
+    world = {"trace": str(tmp_path / "w{seed}.parquet"), "unknown": "online", "after_end": "repeat"}
+    run = of_rules(1, fedavg={"name": "fedavg"}).run | {"world": world}
+    file, folder = tmp_path / "s.toml", tmp_path / "runs" / "smallest"
+    file.write_text(tomli_w.dumps(study(seeds=1, run=run, axes={}, compare=None).resolved()))
+    arguments = (file, "--out", tmp_path / "runs", "--jobs", 1)
+    assert command(capsys, *arguments)[0] == 0
+    manifest = json.loads(next(folder.rglob("manifest.json")).read_text())
+    assert manifest["world_files"] == {str(trace): hashlib.sha256(trace.read_bytes()).hexdigest()}
+    assert "changed since" not in command(capsys, *arguments)[1]
+    write(2 * US)
+    assert f"changed since cells started: {trace} edited; " in command(capsys, *arguments)[1]
+    trace.unlink()
+    assert f"changed since cells started: {trace} missing; " in command(capsys, *arguments)[1]
 
 
 def test_a_cell_that_fails_is_reported_and_the_others_continue(
