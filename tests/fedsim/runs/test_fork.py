@@ -13,6 +13,7 @@ import pytest
 from fedsim.common.errors import CheckpointError, ConfigError, FolderError, RunError, TraceError
 from fedsim.engine.state import Kind, RunState
 from fedsim.execution.actor_pool import RayPool
+from fedsim.records import checkpoint
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import lock
@@ -40,12 +41,10 @@ def test_it_goes_on_from_a_checkpoint_where_there_is_one(
 ) -> None:
     parent = run(small(checkpoint={"every_steps": 2, "keep": "all"}), tmp_path)
     read = []
-    from fedsim.runs import fork as forking
-
     monkeypatch.setattr(
-        forking.checkpoint,
+        checkpoint,
         "read",
-        lambda path, before=forking.checkpoint.read: read.append(path.name) or before(path),
+        lambda path, before=checkpoint.read: read.append(path.name) or before(path),
     )
     assert branch(parent.folder, At(step=5), out=tmp_path / "a").digest == parent.digest
     assert read[-1].startswith("00000004-")

@@ -1,8 +1,7 @@
-"""Forks a run: it repeats its parent up to an instant, then continues with another rule, selector, pacing or world."""
+"""Repeats a parent up to an instant, and continues it as a fork with another rule, selector, pacing or world."""
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -14,26 +13,24 @@ from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
-from fedsim.common.units import duration_us, show_us
+from fedsim.common.units import show_us
 from fedsim.config.errors import read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, assignments, changed, load_config, parse
 from fedsim.config.run import ParentSection, RunConfig
-from fedsim.engine.plan_change import keep_work, move_ends, repace
-from fedsim.engine.state import RunState
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD, describe, make_folder, refuse_parent
-from fedsim.records.schemas import OPTIONAL
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import RunSpec
+from fedsim.runs.fork.at import At
+from fedsim.runs.fork.changed_state import changed_state
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
-from fedsim.runs.session import Result, Session, optional_tables
+from fedsim.runs.session import Result, Session
 from fedsim.runs.simulate import tell_of_end
-from fedsim.server.server import Server, sent_with
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.transforms import ending, kept_online
 
@@ -42,61 +39,6 @@ _FIXED = ("seed", "seeds", "task", "partition", "model", "cost")
 
 _TIMES_LONGER = 10
 """Limit of a fork's virtual time, in multiples of its parent's, if it keeps clients online in a repeating world."""
-
-
-@arguments.checked
-@dataclass(frozen=True, slots=True)
-class At:
-    """When a fork leaves its parent: after a server step, or when a virtual time is reached."""
-
-    step: int | None = None
-    time_us: int | None = None
-
-    def __post_init__(self) -> None:
-        given = {"step": self.step, "time_us": self.time_us}
-        named = {name: value for name, value in given.items() if value is not None}
-        if len(named) != 1:
-            found = "both" if named else "neither"
-            raise ConfigError(f"expected At(step=...) or At(time_us=...), found {found}")
-        for name, value in named.items():
-            if value < 0:
-                raise ConfigError(f"{name}: expected at least 0, found {value}")
-
-    @staticmethod
-    def of(at: At | int | str) -> At:
-        """Return a server step such as 120 or "120", or a virtual time such as "6h". Raises ConfigError."""
-        if isinstance(at, At):
-            return at
-        if isinstance(at, int) or at.isdecimal():
-            return At(step=int(at))
-        try:
-            return At(time_us=duration_us(at))
-        except ValueError as error:
-            raise ConfigError(
-                f"at: expected a server step such as 120 or a time such as '6h': {error}"
-            ) from error
-
-    def reached(self, run_state: RunState) -> bool:
-        """Whether a run between two instants has reached this point.
-
-        A time is reached once the first work was dispatched and every event up to it was processed.
-        """
-        if (time_us := self.time_us) is not None:
-            return run_state.begun and all(e[0] > time_us or not run_state.holds(e) for e in run_state.heap)
-        return run_state.step >= (self.step or 0)
-
-    def after(self, state: State) -> bool:
-        """Whether this point lies after the saved state (a time may equal it)."""
-        run_state = state["run_state"]
-        if self.time_us is not None:
-            return bool(run_state["now_us"] <= self.time_us)
-        return bool(run_state["step"] < (self.step or 0))
-
-    def begins(self, state: State, origin: ParentSection) -> bool:
-        """Whether the saved state is the first one of a fork that left its own parent at this very step."""
-        run_state = state["run_state"]
-        at_origin = (run_state["step"], run_state["now_us"]) == (origin.forked_step, origin.forked_us)
-        return at_origin and origin.forked_at == "step" and self.step == origin.forked_step
 
 
 @arguments.checked
@@ -195,7 +137,7 @@ class _Branch:
     def leave(self, state: State, spec: RunSpec, folder: Path, place: Resources) -> Session:
         """Write the fork that leaves its parent, built from `spec`, in `state`; returns the fork's session."""
         changed_spec = self.spec(state, place)
-        begin = _changed(state, spec, changed_spec, self.keep_online, self.instant_us(state))
+        begin = changed_state(state, spec, changed_spec, self.keep_online, self.instant_us(state))
         _write(folder, changed_spec, begin)
         session = Session.open(changed_spec, folder, place.pool, Stopwatch(), begin)
         session.resumed = []
@@ -313,91 +255,3 @@ def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
             'keep checkpoints with --set checkpoint.keep="all"'
         )
     return None
-
-
-def _changed(state: State, before: RunSpec, after: RunSpec, keep_online: Sequence[int], now_us: int) -> State:
-    """Return the state from which the run continues with the parts of `after` at `now_us`."""
-    left_out = {name for name in OPTIONAL if name not in optional_tables(after.config)}
-    rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
-    return state | {
-        "run_state": _changed_run_state(state, before, after, keep_online, now_us).state(),
-        "trainer": _changed_trainer(state, before, after),
-        "records": state["records"] | {"rows": rows},
-        "spent_s": 0.0,
-    }
-
-
-def _changed_run_state(
-    state: State, before: RunSpec, after: RunSpec, keep_online: Sequence[int], now_us: int
-) -> RunState:
-    run_state, config, child = RunState.restored(state["run_state"]), before.config, after.config
-    if child.evaluate != config.evaluate:
-        every_us = after.plan.evaluate.every_us
-        run_state.evaluate_us = -(-run_state.now_us // every_us) * every_us if every_us else 0
-    frees_places = keep_online or child.pacing != config.pacing or child.dropout != config.dropout
-    if frees_places:
-        run_state.now_us = now_us
-    if child.selection != config.selection:
-        run_state.selector_state = after.plan.selector.start()
-    if child.pacing != config.pacing:
-        repace(run_state, before.plan.pacing, after.plan.pacing)
-    keep_work(run_state, before.plan.costs.work.samples, after.plan.costs.work.samples)
-    if _stop_settings(child) != _stop_settings(config):
-        run_state.best, run_state.unimproved, run_state.reached = math.nan, 0, False
-    move_ends(run_state, after.world, after.plan, keep_online)
-    if frees_places:
-        run_state.wake(now_us)
-    return run_state
-
-
-def _stop_settings(config: RunConfig) -> tuple[object, ...]:
-    """Return the settings on which the record of the stop rule (best value, patience) depends."""
-    return config.stop, config.evaluate.split, config.evaluate.clients
-
-
-def _changed_trainer(state: State, before: RunSpec, after: RunSpec) -> dict[str, Any]:
-    sends = before.server.algorithm().sends
-    trainer = _with_current(state, sends)
-    same_rule, same_clients = _carried_over(before, after)
-    if not same_clients:
-        trainer |= {"keepers": [], "kept": []}
-    if after.server == before.server and same_rule:
-        return trainer
-    server = Server(after.server, trainer["server"]["params"])
-    server.inherit(trainer["server"], state["run_state"]["step"], same_rule=same_rule)
-    trainer["server"] = server.save()
-    sent = server.algorithm.sends
-    if sent != sends or (sends and not same_rule):
-        # Running jobs are repeated without the former rule's vectors.
-        P = len(server.params)
-        trainer["starts"] = [sent_with(start[:P], {}, sent) for start in trainer["starts"]]
-    return trainer
-
-
-def _carried_over(before: RunSpec, after: RunSpec) -> tuple[bool, bool]:
-    """Return whether the rule's state carries over, and whether what clients keep does.
-
-    A rule that is one half of a method and what its clients keep carry over together, also with other options of the
-    rule, or not at all.
-    """
-    same_clients = after.config.client == before.config.client
-    same_rule = (after.server.rule, after.server.wrap) == (before.server.rule, before.server.wrap)
-    if after.server.algorithm().client:
-        both = same_rule and same_clients
-        return both, both
-    return same_rule and after.server.options == before.server.options, same_clients
-
-
-def _with_current(state: State, sends: Sequence[str]) -> State:
-    """Return the trainer's state with the current model among the start models: the fork may use any job.
-
-    `sends` are the names of the vectors that jobs receive beside the model.
-    """
-    trainer, step = dict(state["trainer"]), state["run_state"]["step"]
-    server = trainer["server"]
-    if step in trainer["versions"]:
-        return trainer
-    return trainer | {
-        "versions": [*trainer["versions"], step],
-        "starts": [*trainer["starts"], sent_with(server["params"], server["vectors"], sends)],
-    }

@@ -1,0 +1,5 @@
+"""Aggregation rules without the simulator: `combine` is one call on a matrix of updates."""
+
+from fedsim.server.combine.call import Combined, check_stands_alone, combine
+
+__all__ = ["Combined", "check_stands_alone", "combine"]
