@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -622,3 +623,38 @@ def test_every_setting_is_in_the_table_of_the_manual() -> None:
     assert set(re.findall(r"\| `(?:examples/papers/)?(\w+)\.toml` \|", manual)) == {
         path.stem for path in [*CONFIGS, *TABLES]
     }
+
+
+def test_the_verdict_on_a_table_follows_from_its_results() -> None:
+    manual = (ROOT / "docs" / "papers.md").read_text()
+    rows = re.findall(r"\| \*{0,2}(reproduced|partly|not|unknown)\*{0,2} \| .*`(\w+)\.toml` \|", manual)
+    verdicts = {name: verdict for verdict, name in rows}
+    assert verdicts.keys() == {path.stem for path in TABLES}
+    for name, verdict in verdicts.items():
+        if not (RESULTS / name).is_dir():
+            assert verdict == "unknown", name
+        elif verdict == "reproduced":
+            assert _reproduced(analysis.open_study(RESULTS / name)), name
+
+
+def _reproduced(kept: analysis.Study) -> bool:
+    """Return whether, in one reading of the settings, nine in ten values are the paper's and no claim is refuted."""
+    values = [value for value in analysis.published_values(kept) if value.published_std is not None]
+    rules = {value.levels.get("rule") for value in values}
+    other_losses = {rule for rule in rules if f"{rule}_after" in rules}  # the code has those after training
+    groups: dict[str, list[bool]] = defaultdict(list)
+    for value in values:
+        if value.levels.get("rule") not in other_losses:
+            groups[_reading(value.levels)].append(value.differs)
+    refuted = {
+        _reading(claim.others)
+        for claim in analysis.claim_results(kept)
+        for pair in claim.pairs
+        if pair.verdict == "does not hold" and not {pair.lower, pair.higher} & other_losses
+    }
+    shares = {reading: np.mean(differ) for reading, differ in groups.items()}
+    return any(share <= 0.1 for reading, share in shares.items() if reading not in refuted) or not values
+
+
+def _reading(levels: dict[str, str]) -> str:
+    return str({axis: level for axis, level in levels.items() if axis not in ("rule", "order")})
