@@ -657,4 +657,4 @@ def _reproduced(kept: analysis.Study) -> bool:
 
 
 def _reading(levels: dict[str, str]) -> str:
-    return str({axis: level for axis, level in levels.items() if axis not in ("rule", "order")})
+    return levels.get("softmax", "the only one")
