@@ -170,11 +170,11 @@ def _to_target(study: analysis.Study, what: Questions) -> Iterable[Table]:
 
 
 def _beside_paper(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    if second is not None or what.components or what.target or what.of_studies():
+    if second is not None or what.components or what.target or what.of_studies().keys() - {"last"}:
         raise ConfigError(
-            "--published: it compares one study with its paper, and takes no other study or option"
+            "--published: it compares one study with its paper, and takes no other study or option but --last"
         )
-    return analysis.published_tables(analysis.open_study(first))
+    return analysis.published_tables(analysis.open_study(first).asked(what.of_studies()))
 
 
 def _of_arms(folder: Path, what: Questions) -> Iterator[Table]:

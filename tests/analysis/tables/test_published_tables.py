@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from fedsim import analysis
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Text
-from fedsim.cli.main import main
+from fedsim.cli.main import app, main
 from synthetic_runs import evals_table
 from synthetic_studies import write_study
 
@@ -79,6 +80,8 @@ def test_the_title_says_that_evaluations_are_averaged(tmp_path: Path) -> None:
     assert "t, averaged over the last 2 evaluations, beside A. Uthor (2020), table 3" in text
     assert "45 [44.8, 45.2]" in text
     assert "50 [49.8, 50.2]" in shown(analysis.published_tables(study))
+    told = CliRunner().invoke(app, ["compare", str(tmp_path / "t"), "--published", "--last", "2"]).output
+    assert "45 [44.8, 45.2]" in told
     page = analysis.write_page(
         analysis.study_document(averaged, tmp_path / "report.html"), tmp_path / "report.html"
     )
