@@ -66,12 +66,17 @@ def changed(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]
 
 def edited_worlds(manifest: Mapping[str, Any]) -> list[str]:
     """Return which files that the world of a run was read from differ now, as texts."""
-    files = {Path(path): digest for path, digest in (manifest.get("world_files") or {}).items()}
-    return [
-        f"{path} {'edited' if path.is_file() else 'missing'}"
-        for path, digest in files.items()
-        if not path.is_file() or _sha256_of(path, path.stat().st_mtime_ns, path.stat().st_size) != digest
-    ]
+    files = (manifest.get("world_files") or {}).items()
+    return [f"{path} {found}" for path, digest in files if (found := _edit_of(Path(path), digest))]
+
+
+def _edit_of(path: Path, digest: str) -> str:
+    """Return what became of a file with this sha256; "" if it is the same."""
+    try:
+        about = path.stat()
+        return "" if _sha256_of(path, about.st_mtime_ns, about.st_size) == digest else "edited"
+    except OSError as error:
+        return "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
 
 
 @lru_cache(maxsize=1024)
