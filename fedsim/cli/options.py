@@ -46,7 +46,7 @@ def check_ending(option: str, path: Path | None, endings: tuple[str, ...]) -> No
         raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(endings)}")
     if path.name in _RECORDS:
         raise ConfigError(
-            f"{option} {path}: fedsim keeps its own records under this name: choose another one"
+            f"{option} {path}: this is the name of a file that describes runs: choose another one"
         )
 
 

@@ -190,7 +190,7 @@ def test_the_command_writes_beside_the_run_or_where_told(
     before = (folder / "manifest.json").read_bytes()
     code, said = call("--out", str(folder / "manifest.json"))
     assert (code, (folder / "manifest.json").read_bytes()) == (2, before)
-    assert "manifest.json: fedsim keeps its own records under this name" in said
+    assert "manifest.json: this is the name of a file that describes runs" in said
     code, said = call("--from", "soon")
     assert (code, said.split(",")[0]) == (2, "error: --from: expected a duration such as '90s'")
     assert call("--clients", "0")[0] == 2

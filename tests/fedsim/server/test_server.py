@@ -689,7 +689,7 @@ def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
     "module",
     [
         "columns",
-        "combine",
+        "combine.call",
         "conflicts",
         "decision",
         "history_storage",
