@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
 from fedsim import plugins
@@ -22,29 +21,16 @@ from fedsim.common.units import show_bytes, show_estimate, show_us
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
-from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.event_loop import EventLoop
-from fedsim.engine.job_table import JobTable
-from fedsim.engine.record_words import STATUSES
 from fedsim.engine.state import RunState
-from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.actor_pool import workers_of
-from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.plan_folder import begin, finish
-from fedsim.records.recorder import Recorder
 from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.event_counts import CountingTrainer, Tally, Window
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import one_thread
 from fedsim.runs.simulate import refuse_fork
 from fedsim.runs.time_estimate import wall_s
-from fedsim.server.spec import ServerSpec
-from fedsim.server.step_input import StepInput
-from fedsim.training.evaluation import Evaluation
-from fedsim.training.job import Cohort, Ints
-
-_REMEMBERED = STATUSES.index("remembered")
-_LOSSES = 2 / 3
-"""What an audit's two forward passes over a client's samples cost, in passes of training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,126 +73,6 @@ class PlannedRun:
     """Seconds that the plan itself took."""
     outlives: str = ""
     """A warning if the run is longer than its world; else empty."""
-
-
-class Window:
-    """Counts the updates of absent clients that a server remembers at each step."""
-
-    def __init__(self, server: ServerSpec) -> None:
-        self.memory, self.memory_us = server.algorithm().needs.memory, server.memory_us
-        self.most = server.n_clients if server.history is None else server.history.remembered
-        self._step, self._us = (np.full(server.n_clients, -1, dtype=np.int64) for _ in range(2))
-
-    def step(self, step: int, now_us: int, present: Ints, kept: Ints) -> int:
-        """Return how many updates of absent clients are remembered; then remember those of the clients in `kept`."""
-        if not self.memory:
-            return 0
-        remembered = self._remembered(step, now_us)
-        remembered[present] = False
-        self._step[kept], self._us[kept] = step, now_us
-        alive = np.flatnonzero(self._remembered(step + 1, now_us))
-        excess = len(alive) - self.most
-        if excess > 0:  # the oldest are dropped, of equal age those of the lowest client numbers
-            self._step[alive[np.argsort(self._step[alive], kind="stable")[:excess]]] = -1
-        return int(remembered.sum())
-
-    def _remembered(self, step: int, now_us: int) -> NDArray[np.bool_]:
-        recent = (self._step >= 0) & (step - self._step <= self.memory)
-        return recent & (now_us - self._us <= self.memory_us) if self.memory_us else recent
-
-
-@dataclass
-class Tally:
-    """Counts the events of a run, and passes them on to a Recorder if it has one."""
-
-    job_table: JobTable
-    window: Window
-    recorder: Recorder | None = None
-    staleness: list[Ints] = field(default_factory=list)
-    step_us: list[int] = field(default_factory=list)
-    remembered: list[int] = field(default_factory=list)
-    """Remembered updates of absent clients at each step."""
-    jobs: dict[str, int] = field(default_factory=dict)
-    waits: int = 0
-    evaluated: set[tuple[int, int, str]] = field(default_factory=set)
-    """Step, time and split of each evaluation."""
-
-    def step(self, result: Pending[Stepped], rows: Ints) -> None:
-        """Count a step and the jobs that ended with it."""
-        columns = result().columns
-        self.step_us.append(columns["time_us"])
-        self.waits += columns["waits"]
-        ended = self.job_table.table[rows]
-        used = ended["step"] >= 0
-        self.staleness.append((ended["step"] - ended["version"])[used])
-        kept = used | (ended["status"] == _REMEMBERED)
-        self.remembered.append(
-            self.window.step(
-                columns["step"], columns["time_us"], ended["client"][used], ended["client"][kept]
-            )
-        )
-        if self.recorder is None:
-            self.crowded()
-        else:
-            self.recorder.step(result, rows)
-
-    def crowded(self) -> None:
-        """Count the jobs that ended."""
-        if self.recorder is not None:
-            self.recorder.crowded()
-            return
-        codes, counts = np.unique(self.job_table.take()["status"], return_counts=True)
-        for status, n in zip(codes.tolist(), counts.tolist(), strict=True):
-            self.jobs[STATUSES[status]] = self.jobs.get(STATUSES[status], 0) + n
-
-    def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
-        """Count an evaluation; one of the same step, time and split replaces the previous one, as in the table."""
-        self.evaluated.add((step, time_us, split))
-
-
-class CountingTrainer(NullTrainer):
-    """Trains nothing, and counts the passes of a run; with `ahead` (as in actors) also those of unused jobs."""
-
-    def __init__(self, spec: RunSpec, *, ahead: bool) -> None:
-        self.sizes, self.ahead = spec.plan.facts.n_samples, ahead
-        self.passes_each = spec.bench.method().passes(spec.bench.sgd.epochs)
-        self.passes = self.audited = 0.0
-        most = spec.bench.sgd.loss_samples
-        self.loss_samples = self.sizes if most is None else np.minimum(self.sizes, most)
-        splits = spec.data.splits(spec.bench.some)
-        self.rows = {name: len(split.indices) for name, split in splits.items()}
-        self.holders = {name: int((split.sizes > 0).sum()) for name, split in splits.items()}
-        self.evaluated = self.measured = self.adapted = 0
-        """Of all evaluations together: samples (with those of losses that the selector asks for), clients, and among
-        these the unseen ones that adapt the model."""
-
-    def submit(self, cohort: Cohort) -> None:
-        """Count the samples of jobs that train at dispatch."""
-        if self.ahead:
-            self._count(cohort)
-
-    def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
-        """Count the samples of jobs that train when a step needs them."""
-        if not self.ahead:
-            self._count(cohort)
-        if arrivals.audit is not None and arrivals.m:
-            self.audited += float(self.sizes[arrivals.audit.clients].sum()) * (self.passes_each + _LOSSES)
-        return super().step(arrivals, cohort)
-
-    def losses(self, clients: Ints, version: int) -> NDArray[np.float64]:
-        """Count the samples of losses that the selector asks for."""
-        self.evaluated += int(self.loss_samples[clients].sum())
-        return super().losses(clients, version)
-
-    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
-        """Count the samples and the clients of an evaluation."""
-        self.evaluated += self.rows[split]
-        self.measured += self.holders[split]
-        self.adapted += self.holders[split] if personal and split.startswith(UNSEEN) else 0
-        return super().evaluate(split, personal=personal)
-
-    def _count(self, cohort: Cohort) -> None:
-        self.passes += float((self.sizes[cohort.clients] * cohort.shares).sum()) * self.passes_each
 
 
 @arguments.checked
