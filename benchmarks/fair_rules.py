@@ -1,4 +1,5 @@
-"""What fair rules cost beside FedAvg: rounds of W1 of `works.py` under each, losses on all samples and on some.
+"""What fair rules and FedProx cost beside FedAvg: rounds of W1 of `works.py` under each, fair rules with losses on all
+samples and on some.
 
 All run in turns, and a ratio is taken within each repetition.
 
@@ -17,7 +18,7 @@ RULES = ("fedfv", "fedlf")
 def main() -> None:
     """Run, and print a table."""
     given = arguments(__doc__).parse_args()
-    variants = {"fedavg": ["algorithm.name=fedavg"]}
+    variants = {"fedavg": ["algorithm.name=fedavg"], "fedavg, clients fedprox": ["client.name=fedprox"]}
     for rule in RULES:
         variants[rule] = [f"algorithm.name={rule}"]
         variants[f"{rule}, losses on {SOME} samples"] = [

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 
 from fedsim.common.option_requirements import Unless
-from fedsim.training.client_method import ClientMethod, Local, Trained, pull
+from fedsim.training.client_method import ClientMethod, Local, Trained
 
 
 def fedprox(
@@ -28,14 +28,7 @@ def fedprox(
     """Add mu (v - w) to each gradient; mu = 0 is plain local SGD."""
     if form == "released":
         return ClientMethod(_one_step, draws=False, passes=lambda epochs: 1.0, most_steps=1)
-    strength = 2 * mu if form == "doubled" else mu
-    if strength == 0:
-        return ClientMethod()
-
-    def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
-        return Trained(*local.sgd(start, correct=pull(strength, local.views(start))))
-
-    return ClientMethod(train, draws=False)
+    return ClientMethod(proximal=2 * mu if form == "doubled" else mu)
 
 
 def _one_step(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:

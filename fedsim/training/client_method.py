@@ -2,7 +2,8 @@
 
 A method is a pure function of the start parameters, the client's data, the job and the vector that the client
 `kept` from its previous job. It trains with the tools of `Local`. Most methods are a few lines around `local.sgd`:
-FedProx corrects each gradient, Ditto calls it a second time for the personal model, FedCKA minimizes another objective.
+SCAFFOLD corrects each gradient, Ditto calls it a second time for the personal model, FedCKA minimizes another
+objective. FedProx is plain local SGD with a proximal term, which all batching modes can train.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedsim.common import arguments
-from fedsim.common.errors import RunError
+from fedsim.common.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor  # slow to import, and not needed to read a configuration that names a method
@@ -131,6 +132,9 @@ class ClientMethod:
 
     train: Train | None = None
     """None: plain local SGD from the received model."""
+    proximal: float = 0.0
+    """Strength mu, at least 0, of the proximal term mu/2 ||v - w||^2 that plain local SGD adds to the loss; w is the
+    received model. A method with its own `train` has none: it passes `pull` to `local.sgd`."""
     draws: bool = True
     """Whether `train` and `personal` may draw from torch's global generator, beside the draws of `Local`.
 
@@ -159,6 +163,13 @@ class ClientMethod:
         arguments.check("a client method's personal", self.personal, Callable[..., Any] | None)
         arguments.check("a client method's adapt", self.adapt, Callable[..., Any] | None)
         arguments.check("a client method's passes", self.passes, Callable[..., Any])
+        arguments.check("a client method's proximal", self.proximal, float)
+        if not 0 <= self.proximal < math.inf:
+            raise ConfigError(f"a client method's proximal: expected a number from 0, found {self.proximal}")
+        if self.proximal and self.train is not None:
+            raise ConfigError(
+                "a client method's proximal: it has no effect beside train; pass `pull` to local.sgd"
+            )
 
 
 def pull(strength: float, anchor: Tensors) -> Correct:

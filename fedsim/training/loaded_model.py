@@ -57,14 +57,16 @@ class LoadedModel:
         self.data, self.splits, self._samples = data, data.splits(spec.some), Samples()
         self.random = bool(may_draw(network.module))
         """Whether the model may draw at random while it trains, such as dropout does."""
-        self.mode = resolve_mode(spec.mode, network.module, spec.method(), spec.device)
+        self.method = spec.method()
+        self.mode = resolve_mode(spec.mode, network.module, self.method, spec.device)
         augment = spec.sgd.augment
         self.augmenter = None if augment is None else Augmenter(augment, spec.in_shape, self.device)
         self._side_by_side: Dense | Vmap | None = None
+        samples, proximal = (self.x, self.y, self.augmenter), self.method.proximal
         if self.mode == "dense":
-            self._side_by_side = Dense(network.module, self.sgd, self.x, self.y, self.augmenter)
+            self._side_by_side = Dense(network.module, self.sgd, *samples, proximal)
         elif self.mode == "vmap":
-            self._side_by_side = Vmap(network, self.sgd, self.x, self.y, self.augmenter)
+            self._side_by_side = Vmap(network, self.sgd, *samples, proximal)
 
     def training_rows(self, client: int) -> Tensor:
         """Return the positions [n] of the training samples of a client, which may be an unseen one."""

@@ -40,12 +40,27 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
         {"hidden": [200, 200]},
         LocalSGD(batch_size=50, lr=0.1, loss_samples=9),
     ),
+    "proximal": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, epochs=2)),
+    "large, proximal": ("mlp", {"hidden": [200, 200]}, LocalSGD(batch_size=50, lr=0.1, epochs=2)),
+    "proximal, momentum": (
+        "mlp",
+        {"hidden": [16]},
+        LocalSGD(batch_size=8, lr=0.05, momentum=0.9, weight_decay=0.01),
+    ),
+    "proximal, bfloat16": (
+        "mlp",
+        {"hidden": [32]},
+        LocalSGD(batch_size=8, lr=0.1, epochs=2, precision="bfloat16"),
+    ),
 }
+"""Model, its options and local training. The proximal ones train with FedProx."""
 
 
 def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workbench:
     model, options, sgd = SHAPES[shape]
     spec = WorkbenchSpec(model, options, (1, 8, 8), CLASSES, sgd, seed=3, losses=False, mode=mode)
+    if "proximal" in shape:
+        spec = dataclasses.replace(spec, client="fedprox", client_options={"mu": 2.0})
     return Workbench(dataclasses.replace(spec, **changes), data)
 
 

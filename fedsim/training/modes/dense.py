@@ -130,9 +130,16 @@ class Dense:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
     def __init__(
-        self, module: nn.Module, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None
+        self,
+        module: nn.Module,
+        sgd: LocalSGD,
+        x: Tensor,
+        y: Tensor,
+        augmenter: Augmenter | None,
+        proximal: float,
     ) -> None:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
+        self.proximal = proximal
         self.x, self.y = x.flatten(1), y
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
         shapes = [(layer.rows, layer.columns) for layer in self.layers]
@@ -151,7 +158,14 @@ class Dense:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g = len(group.jobs)
         padded = self.limits.clients if self.filled else g
-        model = _Models(self.layers, starts, padded, group.lr, momentum=bool(self.sgd.momentum))
+        model = _Models(
+            self.layers,
+            starts,
+            padded,
+            group.lr,
+            momentum=bool(self.sgd.momentum),
+            proximal=bool(self.proximal),
+        )
         losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():
             for s, active in enumerate(group.active):
@@ -262,6 +276,9 @@ class Dense:
         a, lr, sgd = len(delta), model.lr, self.sgd
         w, b = model.weights[number], model.biases[number]
         if model.velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
+            for tensor in (w, b):
+                if tensor is not None and model.anchors is not None:
+                    tensor[:active].lerp_(model.anchors[id(tensor)][:active], lr * self.proximal)
             w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-lr)
             if b is not None:
                 b[:a].add_(delta.sum(dim=1, keepdim=True), alpha=-lr)
@@ -270,6 +287,8 @@ class Dense:
         if b is not None:
             gradients.append((b, delta.sum(dim=1, keepdim=True, dtype=b.dtype)))
         for tensor, gradient in gradients:
+            if model.anchors is not None:
+                gradient.add_(tensor[:a] - model.anchors[id(tensor)][:a], alpha=self.proximal)
             if sgd.weight_decay:
                 gradient.add_(tensor[:a], alpha=sgd.weight_decay)
             if model.velocity is not None:
@@ -304,7 +323,14 @@ class _Models:
     """The parameters of g clients by layer: weights [g, rows, columns], biases [g, 1, rows]."""
 
     def __init__(
-        self, layers: Sequence[Layer], starts: Sequence[Tensor], padded: int, lr: float, momentum: bool
+        self,
+        layers: Sequence[Layer],
+        starts: Sequence[Tensor],
+        padded: int,
+        lr: float,
+        *,
+        momentum: bool,
+        proximal: bool,
     ) -> None:
         self.lr, same = lr, all(start is starts[0] for start in starts)
         every = [starts[0]] if same else [*starts, *[starts[0]] * (padded - len(starts))]
@@ -319,6 +345,8 @@ class _Models:
         by_layer = zip(self.weights, self.biases, strict=True)
         self.tensors = [tensor for pair in by_layer for tensor in pair if tensor is not None]
         self.velocity = {id(t): torch.zeros_like(t) for t in self.tensors} if momentum else None
+        self.anchors = {id(t): (t[:1] if same else t).clone() for t in self.tensors} if proximal else None
+        """The received models, of one client if all clients have the same."""
 
     def differences(self, starts: Sequence[Tensor], rows: Tensor, jobs: Sequence[int]) -> None:
         """Write start minus end of client i into row `jobs[i]`."""

@@ -28,9 +28,16 @@ class Vmap:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
     def __init__(
-        self, network: Network, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None
+        self,
+        network: Network,
+        sgd: LocalSGD,
+        x: Tensor,
+        y: Tensor,
+        augmenter: Augmenter | None,
+        proximal: float,
     ) -> None:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
+        self.proximal = proximal
         matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
         columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
         self.limits = GroupLimits(
@@ -61,6 +68,8 @@ class Vmap:
             grads, (_, each) = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
             losses[s] = each.detach()[:g]
             gradient = torch.cat([grads[slot.name].flatten(1) for slot in self.network.slots], dim=1)
+            if self.proximal:
+                gradient.add_(flat - first, alpha=self.proximal)
             if sgd.weight_decay:
                 gradient.add_(flat, alpha=sgd.weight_decay)
             if velocity is not None:
