@@ -200,7 +200,9 @@ def test_pacings_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Capture) 
 
 
 def test_fair_rules_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    *_, fedavg, fedprox, fedfv, _, fedlf, some = printed(fair_rules.main, "--quick --work W2", monkeypatch, capsys)
+    *_, fedavg, fedprox, fedfv, _, fedlf, some = printed(
+        fair_rules.main, "--quick --work W2", monkeypatch, capsys
+    )
     assert fedavg[2] == "1.00"
     assert [row[0] for row in (fedprox, fedfv)] == ["fedavg, clients fedprox", "fedfv"]
     assert [row[0] for row in (fedlf, some)] == ["fedlf", "fedlf, losses on 100 samples"]

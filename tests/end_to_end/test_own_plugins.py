@@ -188,8 +188,16 @@ def test_an_attack_that_is_the_end_of_the_process_fails_the_run(mine: Any, tmp_p
         ("client", "ClientMethod(5)", "a client method's train: expected a function or None, found 5"),
         ("client", "ClientMethod(passes=None)", "a client method's passes: expected a function, found None"),
         ("client", "ClientMethod(proximal='a')", "a client method's proximal: expected a number, found 'a'"),
-        ("client", "ClientMethod(proximal=-1)", "a client method's proximal: expected a number from 0, found -1"),
-        ("client", "ClientMethod(print, proximal=1)", "a client method's proximal: it has no effect beside train"),
+        (
+            "client",
+            "ClientMethod(proximal=-1)",
+            "a client method's proximal: expected a number from 0, found -1",
+        ),
+        (
+            "client",
+            "ClientMethod(print, proximal=1)",
+            "a client method's proximal: it has no effect beside train",
+        ),
         ("adversary", "Attack('x')", "an attack's send: expected a function or None, found 'x'"),
     ],
 )
