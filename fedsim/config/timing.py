@@ -20,6 +20,7 @@ from fedsim.engine import pacing as presets
 from fedsim.engine.costs import Chance, Completeness, Formula, Jitter, WorkFormula, trace_spread
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.state import LOSS, Dropout, Stop
+from fedsim.server.rule import EvaluatedModel
 from fedsim.worlds.world import Leave
 
 
@@ -284,6 +285,9 @@ class EvaluateSection(Section):
     """The samples of the clients to evaluate on."""
     also: tuple[Split, ...] = ()
     """Further samples to evaluate the global model on, at the same times."""
+    model: EvaluatedModel = "last"
+    """The global model to evaluate: the last one, or the mean of the models after each step that used an update
+    (Polyak averaging). Training goes on from the last one."""
     personal: bool = True
     """Also evaluate each client with its personal model, if the client method has personal models, and unseen clients
     after they adapted the model."""

@@ -170,6 +170,7 @@ def _server(config: RunConfig, data: FederatedData, network: Network, device: st
         rows=algorithm.rows,
         memory_us=algorithm.memory,
         late_rows=_late_rows(config),
+        evaluated=config.evaluate.model,
         bad_updates=config.bad_updates.rule(),
     )
 

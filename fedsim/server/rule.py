@@ -152,6 +152,9 @@ RowsFrom = Literal["start", "current"]
 StartFrom = Literal["current", "last"]
 """The model that a job starts from: the server's current one, or the one that its client received last."""
 
+EvaluatedModel = Literal["last", "mean"]
+"""The model to evaluate: the last one, or the mean of the models after each step that used an update."""
+
 GramLevel = Literal["none", "model", "blocks"]
 """No inner products, those of whole rows, or those block by block."""
 

@@ -68,7 +68,9 @@ class Server:
         self.device = device_named(spec.device)
         self.params = initial.to(self.device).clone()
         self.average: torch.Tensor | None = None
-        """An average of iterates, if the rule evaluates one."""
+        """An average of models to evaluate, if the rule or the spec asks for one."""
+        self.averaged = 0
+        """Number of models in the mean that the spec asks for."""
         self.algorithm = spec.algorithm()
         self.state: State = initial_state(self.algorithm, spec.rule)
         self.first_step = 0
@@ -95,6 +97,7 @@ class Server:
         return {
             "params": self.params,
             "average": self.average,
+            "averaged": self.averaged,
             "state": dict(self.state),
             "first_step": self.first_step,
             "vectors": dict(self.vectors),
@@ -115,9 +118,13 @@ class Server:
         self.params = saved["params"].to(self.device)
         # A copy: arrays from another process may be read-only.
         self.participations = saved["participations"].copy()
+        self.average, self.averaged = None, 0
+        if self.spec.evaluated == "mean" and saved.get("averaged"):
+            self.average, self.averaged = saved["average"].to(self.device), saved["averaged"]
 
     def _load_rule(self, saved: Mapping[str, Any]) -> None:
-        self.average = None if saved["average"] is None else saved["average"].to(self.device)
+        if saved["average"] is not None and not saved.get("averaged"):
+            self.average = saved["average"].to(self.device)
         self.state, self.first_step = saved["state"], saved.get("first_step", 0)
         self.vectors = {name: vector.to(self.device) for name, vector in saved["vectors"].items()}
 
@@ -327,10 +334,27 @@ class Server:
             raise self._diverged(f"a direction with norm {norm}", decision.stack, decision.rows)
         before = self.params
         self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
-        if direction.average is not None:
+        share = self._share_of_average(direction.average)
+        if share is not None:
             so_far = before if self.average is None else self.average
-            self.average = torch.lerp(so_far, self.params, direction.average)
+            self.average = torch.lerp(so_far, self.params, share)
         return norm
+
+    def _share_of_average(self, own: float | None) -> float | None:
+        """Return the new model's share of the average to evaluate, None for no average; `own` is what the rule says.
+
+        Raises RunError if the rule has another average than the mean that the spec asks for.
+        """
+        if self.spec.evaluated == "last":
+            return own
+        self.averaged += 1
+        share = 1 / self.averaged
+        if own not in (None, share):
+            raise RunError(
+                f"rule {self.spec.rule!r} evaluates an average of its own, in which the model of step {self.averaged} "
+                f'has the share {own:.4g} in place of {share:.4g}: leave out evaluate.model = "mean"'
+            )
+        return share
 
     def _columns(self, decision: Decision, norm: float) -> dict[str, Any]:
         stack, direction = decision.stack, decision.direction

@@ -9,7 +9,7 @@ from typing import Any
 from fedsim.server.gram import Blocks
 from fedsim.server.history import slots_needed
 from fedsim.server.history_storage import HistoryPlan
-from fedsim.server.rule import Algorithm, GramLevel, RowsFrom
+from fedsim.server.rule import Algorithm, EvaluatedModel, GramLevel, RowsFrom
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.update_screening import SKIP, UpdateScreening
 
@@ -49,6 +49,8 @@ class ServerSpec:
     """Whether the selector asks for the norm of each client's last update."""
     updates: HistoryPlan | None = None
     """Storage of each client's last update, for a selector that asks for inner products; None keeps none."""
+    evaluated: EvaluatedModel = "last"
+    """The model to evaluate, from a rule that has no average of its own."""
     bad_updates: UpdateScreening = SKIP
     """Policy for updates that are not finite, or too long."""
 

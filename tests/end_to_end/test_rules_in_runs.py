@@ -130,6 +130,17 @@ def test_an_averaged_iterate_is_evaluated_and_kept(tmp_path: Path) -> None:
     assert not torch.equal(found["average"], found["params"])
 
 
+def test_afl_evaluates_the_mean_that_any_rule_may_evaluate(tmp_path: Path) -> None:
+    ways = {"own": (True, "last"), "both": (True, "mean"), "mean": (False, "mean"), "last": (False, "last")}
+    found = {}
+    for name, (average, model) in ways.items():
+        rule, evaluate = {"name": "afl", "average": average}, {"every_steps": 3, "model": model}
+        found[name] = run(small(algorithm=rule, evaluate=evaluate), tmp_path / name)
+    assert found["own"].digest == found["both"].digest == found["mean"].digest != found["last"].digest
+    steps = [analysis.open_run(found[name].folder).frame("steps") for name in ("mean", "last")]
+    assert steps[0].equals(steps[1]), "training goes on from the last model"
+
+
 def test_a_line_search_finds_steps_that_lower_every_loss(tmp_path: Path) -> None:
     config = small(
         algorithm={"name": "fedmdfg", "search": 4}, train={"batch_size": "full"}, stop={"steps": 6}

@@ -14,6 +14,7 @@ from small import run
 BUFFERED = {"preset": "fedbuff", "concurrency": 6, "buffer": 3}
 CASES: dict[str, dict[str, Any]] = {
     "sync": {"record": {"conflicts": "layers"}, "audit": {"every": 2, "clients": 5}},
+    "mean": {"evaluate": {"every_steps": 3, "model": "mean"}},
     "buffered": {"pacing": BUFFERED, "stop": {"steps": 16}, "audit": {"every": 3, "clients": 5}},
     "current": {
         "pacing": {"preset": "fedasync", "concurrency": 5},

@@ -190,6 +190,7 @@ CONFIG: dict[str, Any] = {
     "evaluate.clients": 3,
     "evaluate.split": "valid",
     "evaluate.also": ["train"],
+    "evaluate.model": "mean",
     "evaluate.personal": Beside(False, {"client.name": "ditto"}),
     "adversary.name": Beside("zero", _ATTACK),
     "adversary.clients": Beside([1, 2, 3], {"adversary": {"name": "sign_flip", "clients": [0]}}),

@@ -391,6 +391,7 @@ def a_rule(tmp_path: Path, body: str, needs: str = "", name: str = "own") -> str
 SPECS = {
     "memory": ServerSpec("fedlf", {}, 10, 100, 4, BLOCKS),
     "average": ServerSpec("afl", {}, 10, 100, 4, BLOCKS),
+    "mean": ServerSpec("fedavg", {}, 10, 100, 4, BLOCKS, evaluated="mean"),
     "optimiser": ServerSpec("fedavg", {}, 10, 100, 4, BLOCKS, wrap=[{"name": "server_opt", "kind": "adam"}]),
     "state": ServerSpec("fedmdfg", {}, 10, 100, 4, BLOCKS),
 }
@@ -412,10 +413,10 @@ def test_a_server_goes_on_where_another_one_was_saved(name: str) -> None:
     assert torch.equal(first.params, second.params)
     one, two = first.save(), second.save()
     assert one["participations"].tolist() == two["participations"].tolist() == [2, 2, 1, 0, 1, 1, 1, 1, 1, 0]
-    for part in ("average", "vectors"):
+    for part in ("average", "averaged", "vectors"):
         assert repr(one[part]) == repr(two[part])
     np.testing.assert_equal(one["state"], two["state"])
-    assert (one["average"] is not None) == (name == "average")
+    assert (one["average"] is not None) == (name in ("average", "mean"))
     assert bool(one["vectors"]) == (name == "optimiser")
 
 
@@ -482,6 +483,43 @@ def test_the_average_of_iterates_begins_at_the_initial_model(tmp_path: Path) -> 
         made.step(arrivals(step, [step]), [updates[step]])
         models.append(made.params)
         torch.testing.assert_close(made.average, torch.stack(models).mean(0))
+
+
+def test_the_mean_of_the_models_after_each_step_is_evaluated() -> None:
+    made, updates, models = Server(SPECS["mean"], torch.ones(P)), rows(4), []
+    assert made.average is None
+    for step in range(4):
+        used = [] if step == 2 else [step]
+        made.step(arrivals(step, used), [updates[k] for k in used])
+        if used:
+            models.append(made.params)
+        torch.testing.assert_close(made.average, torch.stack(models).mean(0))
+    assert len(models) == 3
+
+
+@pytest.mark.parametrize("same_rule", [True, False])
+def test_the_mean_goes_on_under_another_rule_and_ends_with_its_option(same_rule: bool) -> None:
+    before = Server(SPECS["mean"], torch.ones(P))
+    before.step(arrivals(0, [1]), list(rows(1)))
+    saved, last = before.save(), replace(SPECS["mean"], evaluated="last")
+    goes_on, ends = Server(SPECS["mean"], torch.ones(P)), Server(last, torch.ones(P))
+    goes_on.inherit(saved, 1, same_rule=same_rule)
+    ends.inherit(saved, 1, same_rule=same_rule)
+    assert ends.average is None
+    goes_on.step(arrivals(1, [2]), list(rows(1)))
+    torch.testing.assert_close(goes_on.average, (before.params + goes_on.params) / 2)
+    begins = Server(SPECS["mean"], torch.ones(P))
+    begins.inherit(Server(last, torch.ones(P)).save(), 1, same_rule=same_rule)
+    begins.step(arrivals(1, [2]), list(rows(1)))
+    assert torch.equal(begins.average, begins.params)
+
+
+def test_another_average_than_the_mean_is_refused(tmp_path: Path) -> None:
+    rule = a_rule(tmp_path, "return Direction(np.ones(stack.n), average=0.25)")
+    made = Server(ServerSpec(rule, {}, 10, 100, 4, BLOCKS, evaluated="mean"), torch.ones(P))
+    said = r"in which the model of step 1 has the share 0.25 in place of 1: leave out evaluate.model"
+    with pytest.raises(RunError, match=said):
+        made.step(arrivals(0, [1]), list(rows(1)))
 
 
 def test_with_no_limit_in_virtual_time_nobody_is_forgotten(tmp_path: Path) -> None:
