@@ -10,6 +10,9 @@ Deviations and choices:
   `partial="importance"` multiplies λ and the losses by K/m, unbiased for uniformly drawn clients; the losses of
   absent clients count as 0 in both. If no present client has weight, the model stays and λ is still updated.
 - A client with several updates in one step shares its weight among them; its loss is their mean.
+- `by="place"` keeps a weight for each place in a round in place of each client, as the FedLF authors' platform does,
+  which draws the clients of a round in random order. A smaller step divides the weights of its first places by their
+  sum; places that a larger one adds begin with the mean weight.
 - `projection="fair_flearn"` repeats a slip of the q-FFL authors' code: its condition sums one entry too few, and
   the weights leave the simplex. `"gfedplat"`, the FedLF authors' platform, adds 1e-6 to the number of entries.
 """
@@ -21,8 +24,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.rows import over_present
+from fedsim.algorithms.mathematics.rows import grown, over_present
 from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 
 Projection = Literal["exact", "fair_flearn", "gfedplat"]
@@ -33,7 +37,8 @@ _LARGE = 1e6
 def afl(
     *,
     gamma_lambda: Annotated[float, Field(ge=0)] = 0.1,
-    partial: Literal["renormalise", "importance"] = "renormalise",
+    partial: Annotated[Literal["renormalise", "importance"], With("by", "client")] = "renormalise",
+    by: Literal["client", "place"] = "client",
     average: bool = True,
     projection: Projection = "exact",
 ) -> Algorithm:
@@ -43,15 +48,16 @@ def afl(
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
-        mixture = _mixture(stack, state)
-        clients, row, counts = np.unique(stack.clients[: stack.m], return_inverse=True, return_counts=True)
-        factor = stack.n_clients / len(clients) if partial == "importance" else 1.0
-        weights = mixture[clients] * factor
+        own = stack.clients[: stack.m] if by == "client" else np.arange(stack.m)
+        mixture = _mixture(stack, state) if by == "client" else _mixture_of_places(stack.m, state)
+        players, row, counts = np.unique(own, return_inverse=True, return_counts=True)
+        factor = stack.n_clients / len(players) if partial == "importance" else 1.0
+        weights = mixture[players] * factor
         if partial == "renormalise" and weights.sum() > 0:
             weights = weights / weights.sum()
         losses = np.bincount(row, stack.losses[: stack.m]) / counts
         raised = mixture.copy()
-        raised[clients] += gamma_lambda * factor * losses
+        raised[players] += gamma_lambda * factor * losses
         steps = int(state["steps"]) + 1
         direction = Direction(
             over_present(stack, (weights / counts)[row]), average=1 / steps if average else None
@@ -90,3 +96,10 @@ def _mixture(stack: Stack, state: State) -> Floats:
             f"{len(mixture) - 1}, found client {highest}; give 'n_clients'"
         )
     return mixture
+
+
+def _mixture_of_places(m: int, state: State) -> Floats:
+    mixture: Floats = state["mixture"]
+    if len(mixture) >= m:
+        return mixture
+    return grown(mixture, m, 1 / max(len(mixture), 1)) * (max(len(mixture), 1) / m)

@@ -117,3 +117,18 @@ def test_two_updates_of_a_client_share_its_weight() -> None:
 def test_client_beyond_the_population_is_named() -> None:
     with pytest.raises(ConfigError, match="expected clients 0 to 1, found client 9; give 'n_clients'"):
         combine("afl", np.eye(2), losses=[1.0, 2.0], clients=[0, 9])
+
+
+def test_places_in_a_round_may_have_the_weights() -> None:
+    """By hand: the first of two places loses 1, the second 3, whoever is there."""
+    rows, given = np.eye(2), {"losses": [1.0, 3.0], "n_clients": 9, "gamma_lambda": 0.1, "by": "place"}
+    first = combine("afl", rows, clients=[5, 2], **given)
+    second = combine("afl", rows, clients=[0, 8], **given, state=first.state)
+    np.testing.assert_allclose(first.weights, [[0.5, 0.5]])
+    np.testing.assert_allclose(second.weights, [[0.4, 0.6]])
+    one = combine("afl", rows[:1], losses=[1.0], clients=[3], n_clients=9, by="place", state=second.state)
+    assert one.weights.tolist() == [[1.0]]
+    three = combine("afl", np.eye(3), losses=[1.0] * 3, n_clients=9, by="place", state=first.state)
+    np.testing.assert_allclose(three.weights, [[0.4 * 2 / 3, 0.6 * 2 / 3, 1 / 3]])
+    with pytest.raises(ConfigError, match="partial"):
+        combine("afl", rows, clients=[5, 2], **given, partial="importance")

@@ -224,7 +224,13 @@ _CNN = {"task.shape": (3, 16, 16), "channels": [4, 4], "hidden": [5], "kernel": 
 
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "rule": {
-        "afl": {"gamma_lambda": 0.5, "partial": "importance", "average": False, "projection": "gfedplat"},
+        "afl": {
+            "gamma_lambda": 0.5,
+            "partial": "importance",
+            "by": "place",
+            "average": False,
+            "projection": "gfedplat",
+        },
         "centred_clipping": {"radius": 1.0, "iterations": beside(3, radius=1.0)},
         "drfl": {"q": 2.0},
         "fedasync": {"alpha": 0.5, "staleness": "constant", "a": 0.7, "b": beside(2.0, staleness="hinge")},
