@@ -16,6 +16,7 @@ from fedsim.common.stopwatch import Stopwatch
 from fedsim.server.audit_comparison import Audited, compared
 from fedsim.server.conflicts import diagnose, diagnose_columns, each_row
 from fedsim.server.decision import Decision, Proposal
+from fedsim.server.evaluated_average import EvaluatedAverage
 from fedsim.server.gram import Rows
 from fedsim.server.history import GradientHistory
 from fedsim.server.last_updates import LastUpdates
@@ -67,10 +68,7 @@ class Server:
         self.spec = spec
         self.device = device_named(spec.device)
         self.params = initial.to(self.device).clone()
-        self.average: torch.Tensor | None = None
-        """An average of models to evaluate, if the rule or the spec asks for one."""
-        self.averaged = 0
-        """Number of models in the mean that the spec asks for."""
+        self._evaluated = EvaluatedAverage(spec.evaluated, spec.rule)
         self.algorithm = spec.algorithm()
         self.state: State = initial_state(self.algorithm, spec.rule)
         self.first_step = 0
@@ -88,6 +86,11 @@ class Server:
         self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
 
     @property
+    def average(self) -> torch.Tensor | None:
+        """The average of models [P] to evaluate in place of the parameters; None if there is none."""
+        return self._evaluated.model
+
+    @property
     def sent(self) -> torch.Tensor:
         """What a job starts from: the parameters, and behind them each vector that the rule sends, [(1 + D) P]."""
         return sent_with(self.params, self.vectors, self.algorithm.sends)
@@ -96,8 +99,7 @@ class Server:
         """Return everything that outlives a step, for a checkpoint."""
         return {
             "params": self.params,
-            "average": self.average,
-            "averaged": self.averaged,
+            **self._evaluated.state(),
             "state": dict(self.state),
             "first_step": self.first_step,
             "vectors": dict(self.vectors),
@@ -110,6 +112,7 @@ class Server:
         """Restore the state of a server of the same spec."""
         self._load_model(saved)
         self._load_rule(saved)
+        self._evaluated.inherit(saved, self.device, same_rule=True)
         self.history.restore(saved["history"])
         if self.updates is not None:
             self.updates.restore(saved["updates"])
@@ -118,13 +121,8 @@ class Server:
         self.params = saved["params"].to(self.device)
         # A copy: arrays from another process may be read-only.
         self.participations = saved["participations"].copy()
-        self.average, self.averaged = None, 0
-        if self.spec.evaluated == "mean" and saved.get("averaged"):
-            self.average, self.averaged = saved["average"].to(self.device), saved["averaged"]
 
     def _load_rule(self, saved: Mapping[str, Any]) -> None:
-        if saved["average"] is not None and not saved.get("averaged"):
-            self.average = saved["average"].to(self.device)
         self.state, self.first_step = saved["state"], saved.get("first_step", 0)
         self.vectors = {name: vector.to(self.device) for name, vector in saved["vectors"].items()}
 
@@ -134,6 +132,7 @@ class Server:
         The rule's own state carries over for the `same_rule` alone; another rule begins at `step`.
         """
         self._load_model(saved)
+        self._evaluated.inherit(saved, self.device, same_rule=same_rule)
         if same_rule:
             self._load_rule(saved)
         else:
@@ -334,27 +333,8 @@ class Server:
             raise self._diverged(f"a direction with norm {norm}", decision.stack, decision.rows)
         before = self.params
         self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
-        share = self._share_of_average(direction.average)
-        if share is not None:
-            so_far = before if self.average is None else self.average
-            self.average = torch.lerp(so_far, self.params, share)
+        self._evaluated.add(before, self.params, direction.average)
         return norm
-
-    def _share_of_average(self, own: float | None) -> float | None:
-        """Return the new model's share of the average to evaluate, None for no average; `own` is what the rule says.
-
-        Raises RunError if the rule has another average than the mean that the spec asks for.
-        """
-        if self.spec.evaluated == "last":
-            return own
-        self.averaged += 1
-        share = 1 / self.averaged
-        if own not in (None, share):
-            raise RunError(
-                f"rule {self.spec.rule!r} evaluates an average of its own, in which the model of step {self.averaged} "
-                f'has the share {own:.4g} in place of {share:.4g}: leave out evaluate.model = "mean"'
-            )
-        return share
 
     def _columns(self, decision: Decision, norm: float) -> dict[str, Any]:
         stack, direction = decision.stack, decision.direction
