@@ -13,7 +13,7 @@ from torch import nn
 
 from fedsim.common.errors import ConfigError
 from fedsim.training.client_method import ClientMethod
-from fedsim.training.modes.dense import behaves_as, linear_layers
+from fedsim.training.modes.linear_layers import behaves_as, linear_layers
 from fedsim.training.settings import Mode
 
 _DRAW_NOTHING: tuple[type[nn.Module], ...] = (

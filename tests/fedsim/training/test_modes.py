@@ -22,10 +22,10 @@ from fedsim.training.modes.dense import (
     Dense,
     _padded,
     largest_group,
-    linear_layers,
     must_train_alone,
     width_multiple_of,
 )
+from fedsim.training.modes.linear_layers import linear_layers
 from fedsim.training.settings import LocalSGD, Mode, WorkbenchSpec
 from fedsim.training.workbench import Workbench
 from noise import noise
