@@ -99,7 +99,7 @@ def _mixture(stack: Stack, state: State) -> Floats:
 
 
 def _mixture_of_places(m: int, state: State) -> Floats:
+    """Return a weight for each of at least m places; they add up to one."""
     mixture: Floats = state["mixture"]
-    if len(mixture) >= m:
-        return mixture
-    return grown(mixture, m, 1 / max(len(mixture), 1)) * (max(len(mixture), 1) / m)
+    known = max(len(mixture), 1)
+    return mixture if len(mixture) >= m else grown(mixture, m, 1 / known) * (known / m)

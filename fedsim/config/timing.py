@@ -286,8 +286,8 @@ class EvaluateSection(Section):
     also: tuple[Split, ...] = ()
     """Further samples to evaluate the global model on, at the same times."""
     model: EvaluatedModel = "last"
-    """The global model to evaluate: the last one, or the mean of the models after each step that used an update
-    (Polyak averaging). Training goes on from the last one."""
+    """The global model to evaluate: `last`, the current one, or `mean`, the mean of the models after each step that
+    used an update, called Polyak averaging. Clients always train from the current model."""
     personal: bool = True
     """Also evaluate each client with its personal model, if the client method has personal models, and unseen clients
     after they adapted the model."""

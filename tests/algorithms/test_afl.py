@@ -120,7 +120,7 @@ def test_client_beyond_the_population_is_named() -> None:
 
 
 def test_places_in_a_round_may_have_the_weights() -> None:
-    """By hand: the first of two places loses 1, the second 3, whoever is there."""
+    """Weights computed by hand: in each round the first client has a loss of 1, the second one of 3."""
     rows, given = np.eye(2), {"losses": [1.0, 3.0], "n_clients": 9, "gamma_lambda": 0.1, "by": "place"}
     first = combine("afl", rows, clients=[5, 2], **given)
     second = combine("afl", rows, clients=[0, 8], **given, state=first.state)

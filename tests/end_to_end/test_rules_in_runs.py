@@ -138,7 +138,7 @@ def test_afl_evaluates_the_mean_that_any_rule_may_evaluate(tmp_path: Path) -> No
         found[name] = run(small(algorithm=rule, evaluate=evaluate), tmp_path / name)
     assert found["own"].digest == found["both"].digest == found["mean"].digest != found["last"].digest
     steps = [analysis.open_run(found[name].folder).frame("steps") for name in ("mean", "last")]
-    assert steps[0].equals(steps[1]), "training goes on from the last model"
+    assert steps[0].equals(steps[1]), "which model is evaluated must not change training"
 
 
 def test_a_line_search_finds_steps_that_lower_every_loss(tmp_path: Path) -> None:
