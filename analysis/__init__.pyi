@@ -18,17 +18,19 @@ from .report.notebook import plot, run_html
 from .report.report import run_document, write_page, write_report
 from .report.report_files import write_figures, write_tables
 from .report.study_report import study_document, write_run_reports
+from .statistics.claims import ClaimedPair, ClaimResult, claim_results
 from .statistics.fairness import summary
-from .statistics.interaction import interactions
 from .statistics.observatory import conflict_table
 from .statistics.over_time import improved_over_time, improved_users_percent, time_below
-from .statistics.paired import PairedDifference, differences, differences_of
-from .statistics.published import ClaimedPair, ClaimResult, PublishedValue, claim_results, published_values
+from .statistics.paired.differences import PairedDifference, differences, differences_of
+from .statistics.paired.interaction import interactions
+from .statistics.published import PublishedValue, published_values
 from .statistics.time_to_target import SpeedUp, speed_ups, time_to_target
 from .statistics.variance.study_components import VarianceComponents, variance_components
 from .statistics.waste import waste, waste_by_status, waste_table
 from .tables.arms import arms_table
 from .tables.audit_tables import audit_groups, audit_tables
+from .tables.claim_tables import claim_table
 from .tables.closing import closing_table, profile, profile_table
 from .tables.compare import Comparison, compare, comparison_table
 from .tables.component_tables import component_tables
@@ -77,6 +79,7 @@ __all__ = [
     "audit_tables",
     "availability_picture",
     "claim_results",
+    "claim_table",
     "class_hours",
     "closing_table",
     "compare",

@@ -19,8 +19,8 @@ from fedsim.analysis.statistics.audit import by_age
 from fedsim.analysis.statistics.bootstrap import interval, mean_of
 from fedsim.analysis.statistics.contrasts import of_groups, of_tails
 from fedsim.analysis.statistics.correlation import pearson, spearman
-from fedsim.analysis.statistics.paired import t_interval
-from fedsim.analysis.statistics.pairing import pairing_factor
+from fedsim.analysis.statistics.paired.differences import t_interval
+from fedsim.analysis.statistics.paired.pairing import pairing_factor
 
 Ends = tuple[float, float] | None
 Law = Callable[[np.random.Generator, int], tuple[Ends, float]]

@@ -31,8 +31,8 @@ from fedsim.analysis.opening.evaluation import latest
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Document, Figure
 from fedsim.analysis.report.report_files import write_figures
-from fedsim.analysis.statistics.paired import t_interval
-from fedsim.analysis.statistics.paired_tests import holm, signed_rank_test
+from fedsim.analysis.statistics.paired.differences import t_interval
+from fedsim.analysis.statistics.paired.significance import holm, signed_rank_test
 from fedsim.analysis.statistics.participation import held_labels, label_counts
 
 PHASE, BASELINE = "upload", "none"

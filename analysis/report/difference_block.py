@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Column, Table, heading_of
-from fedsim.analysis.statistics.paired import PairedDifference
+from fedsim.analysis.statistics.paired.differences import PairedDifference
 from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
 
 _NUMBERS = (

@@ -15,7 +15,7 @@ from fedsim.analysis.report.lost_work import lost_work, work_of
 from fedsim.analysis.report.sentences import FEW_CLIENTS, Claims, listed, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_client, confidence, of_groups, of_tails
 from fedsim.analysis.statistics.fairness import lowest_percent, tail_size
-from fedsim.analysis.statistics.paired import t_interval
+from fedsim.analysis.statistics.paired.differences import t_interval
 from fedsim.analysis.statistics.participation import clients
 from fedsim.analysis.tables.compare import compare
 from fedsim.common.errors import RunError, TraceError

@@ -22,9 +22,9 @@ from fedsim.analysis.report.run_findings import (
 )
 from fedsim.analysis.report.sentences import Claims, listed, seeds, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_seed
-from fedsim.analysis.statistics.interaction import interactions
-from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
-from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
+from fedsim.analysis.statistics.paired.differences import Better, PairedDifference, differences_of
+from fedsim.analysis.statistics.paired.interaction import interactions
+from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
 from fedsim.analysis.tables.difference_tables import PLACES, averaged, by_axis, conditions, on_split
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common.errors import ConfigError, RunError

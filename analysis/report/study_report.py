@@ -42,8 +42,8 @@ from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import study_participation_blocks
 from fedsim.analysis.report.report import overview_blocks, report_command, write_report
 from fedsim.analysis.statistics.audit import audited
-from fedsim.analysis.statistics.interaction import interactions
-from fedsim.analysis.statistics.paired import PairedDifference, differences
+from fedsim.analysis.statistics.paired.differences import PairedDifference, differences
+from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.statistics.variance.study_components import factors_of, variance_components
 from fedsim.analysis.tables.difference_tables import PLACES, by_axis, conditions, interaction_of, notes
 from fedsim.analysis.tables.published_tables import note_on_rows, published_frames

@@ -13,8 +13,8 @@ from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Test
 from fedsim.analysis.statistics.bootstrap import FEWEST, Statistic, client_draws, interval
 from fedsim.analysis.statistics.fairness import tail_size
-from fedsim.analysis.statistics.paired import Better, t_interval
-from fedsim.analysis.statistics.paired_tests import ALPHA, holm, p_value_of
+from fedsim.analysis.statistics.paired.differences import Better, t_interval
+from fedsim.analysis.statistics.paired.significance import ALPHA, holm, p_value_of
 
 Verdict = Literal["better", "worse", "unconfirmed", "unseen"]
 _MANY_DRAWS, _MANY = 10_000, 200

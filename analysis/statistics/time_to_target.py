@@ -14,8 +14,8 @@ from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.evaluation import latest
 from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
-from fedsim.analysis.statistics.paired import CONFIDENCE, comparisons, side_of
-from fedsim.analysis.statistics.paired_tests import holm, sign_test
+from fedsim.analysis.statistics.paired.differences import CONFIDENCE, comparisons, side_of
+from fedsim.analysis.statistics.paired.significance import holm, sign_test
 from fedsim.common import arguments
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
-from fedsim.analysis.statistics.paired import PairedDifference
-from fedsim.analysis.statistics.paired_tests import ALPHA, NAME_OF, smallest_p
+from fedsim.analysis.statistics.paired.differences import PairedDifference
+from fedsim.analysis.statistics.paired.significance import ALPHA, NAME_OF, smallest_p
 from fedsim.common.terminal import shown
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.statistics.correlation import correlations
-from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of, has_pairs
+from fedsim.analysis.statistics.paired.differences import Better, PairedDifference, differences_of, has_pairs
 from fedsim.analysis.statistics.participation import (
     BY_LABELS,
     clients,

@@ -13,8 +13,8 @@ from rich.table import Table
 from fedsim.analysis.opening.study import POINTS, Point, Study
 from fedsim.analysis.opening.study_file import open_study
 from fedsim.analysis.statistics.bootstrap import spread_of
-from fedsim.analysis.statistics.interaction import interactions_of
-from fedsim.analysis.statistics.paired import PairedDifference, differences_of, has_pairs
+from fedsim.analysis.statistics.paired.differences import PairedDifference, differences_of, has_pairs
+from fedsim.analysis.statistics.paired.interaction import interactions_of
 from fedsim.analysis.tables.closing import ACCURACIES
 from fedsim.analysis.tables.difference_tables import (
     PLACES,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import COLUMN_OF, Study
-from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
+from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
 from fedsim.analysis.statistics.time_to_target import SpeedUp, Unit, speed_ups, time_to_target
 from fedsim.analysis.tables.difference_tables import conditions, p_text, plain
 from fedsim.common import arguments

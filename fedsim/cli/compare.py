@@ -61,6 +61,14 @@ class Questions:
             help="One study: show how long its runs take until a metric reaches a value.",
         ),
     ] = None
+    claims: Annotated[
+        list[str] | None,
+        Option(
+            "--claim",
+            metavar="CLAIM",
+            help="One study: test an order of levels, such as 'mean_percent: fedavg < fedfv, fedlf'; may be repeated.",
+        ),
+    ] = None
     published: Annotated[
         bool, Option("--published", help="One study: show the values and claims of its [published] alone.")
     ] = False
@@ -92,7 +100,7 @@ def compare(
     """Show differences of runs by client, or of studies by seed. Arms are compared with the first of them."""
     if not first.exists():
         raise FolderError(f"there is no folder {first}")
-    of_studies = _beside_paper if what.published else _of_studies
+    of_studies = _beside_paper if what.published else _of_claims if what.claims else _of_studies
     of_kind = of_studies if analysis.is_study(first) else _run_tables
     for table in of_kind(first, second, what):
         Terminal().print(table)
@@ -106,6 +114,7 @@ def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[T
         "--last": what.last,
         "--test": what.test,
         "--target": what.target,
+        "--claim": what.claims,
         "--published": what.published,
         "--components": what.components,
     }
@@ -170,11 +179,26 @@ def _to_target(study: analysis.Study, what: Questions) -> Iterable[Table]:
 
 
 def _beside_paper(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    if second is not None or what.components or what.target or what.of_studies().keys() - {"last"}:
+    if what.claims or second is not None or _beyond(what, {"last"}):
         raise ConfigError(
             "--published: it compares one study with its paper, and takes no other study or option but --last"
         )
     return analysis.published_tables(analysis.open_study(first).asked(what.of_studies()))
+
+
+def _of_claims(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
+    if second is not None or _beyond(what, {"last", "split"}):
+        raise ConfigError(
+            "--claim: it is about one study, and takes no other study or option but --last and --split"
+        )
+    study = analysis.open_study(first)
+    _require_finished(study)
+    return [analysis.claim_table(study.asked(what.of_studies()), what.claims or [])]
+
+
+def _beyond(what: Questions, allowed: set[str]) -> bool:
+    """Return whether options are set beside --published or --claim and those allowed, keys of `compare`."""
+    return bool(what.components or what.target or what.of_studies().keys() - allowed)
 
 
 def _of_arms(folder: Path, what: Questions) -> Iterator[Table]:

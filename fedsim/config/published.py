@@ -1,4 +1,4 @@
-"""`[published]` of a study: the values and claims of a paper's table."""
+"""`[published]` of a study, the values and claims of a paper's table, and how a claim is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GRAMMAR = 'such as "std_percent: fedfv < qffl1, qffl5 < *" or "mean_percent: fe
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a paper says of the levels of an axis."""
+    """What a paper or a reader says of the levels of an axis."""
 
     column: str
     """A metric or one of `clients`."""
@@ -88,12 +88,6 @@ class PublishedSection(Section):
     claims: dict[str, Claims] = Field(default_factory=dict)
     """What the paper concludes: by sentence one order of levels or several."""
 
-    def columns(self) -> list[str]:
-        """Return the metrics and clients that values and claims name, in the order of the file."""
-        named = [column for row in self.rows for column in row.values]
-        named += [claim.column for claims in self.parsed().values() for claim in claims]
-        return list(dict.fromkeys(named))
-
     def parsed(self) -> dict[str, tuple[Claim, ...]]:
         """Return the claims by sentence."""
         return {text: tuple(map(parse_claim, orders)) for text, orders in self.claims.items()}
@@ -114,7 +108,7 @@ class PublishedSection(Section):
             yield from (f"{place}.values: {_no_column(c, known)}" for c in row.values if c not in known)
             yield from (f"{place}: {fault}" for fault in _repeated(row, self.rows[:number]))
         for text, orders in self.claims.items():
-            yield from (f"published.claims.{text}: {fault}" for fault in _faults_of(orders, known, axes))
+            yield from (f"published.claims.{text}: {fault}" for fault in faults_of(orders, known, axes))
 
 
 def _repeated(row: PublishedRow, before: Sequence[PublishedRow]) -> Iterable[str]:
@@ -126,8 +120,8 @@ def _repeated(row: PublishedRow, before: Sequence[PublishedRow]) -> Iterable[str
             yield f"{twice[0]} has a value for the same levels in published.rows.{number}"
 
 
-def _faults_of(orders: Iterable[str], columns: Iterable[str], axes: Axes) -> Iterable[str]:
-    """Yield what is wrong with the orders of one statement."""
+def faults_of(orders: Iterable[str], columns: Iterable[str], axes: Axes) -> Iterable[str]:
+    """Yield what is wrong with the orders of one statement, for a study with these columns and axes."""
     about: dict[str, None] = {}
     for order in orders:
         try:

@@ -21,7 +21,7 @@ from fedsim.analysis.report.report import write_page
 from fedsim.analysis.report.report_files import as_csv, as_latex, write_tables
 from fedsim.analysis.report.study_findings import study_findings
 from fedsim.analysis.report.study_report import study_document
-from fedsim.analysis.statistics.paired import differences
+from fedsim.analysis.statistics.paired.differences import differences
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError, FolderError
 from pages import Page

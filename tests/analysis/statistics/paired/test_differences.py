@@ -17,9 +17,9 @@ from scipy import stats
 from fedsim import analysis, plugins
 from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
-from fedsim.analysis.statistics.paired import differences_of
-from fedsim.analysis.statistics.paired_tests import holm, signed_rank_test
-from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
+from fedsim.analysis.statistics.paired.differences import differences_of
+from fedsim.analysis.statistics.paired.power import detectable_effect, seeds_needed
+from fedsim.analysis.statistics.paired.significance import holm, signed_rank_test
 from fedsim.analysis.tables.difference_tables import cells, difference_frame, difference_table, notes
 from fedsim.analysis.tables.study_tables import level_frame, study_frames, study_tables
 from fedsim.common.errors import RunError

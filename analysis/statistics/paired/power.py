@@ -18,7 +18,7 @@ from scipy import optimize, special, stats
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Test
 from fedsim.analysis.statistics.bootstrap import FEWEST
-from fedsim.analysis.statistics.paired_tests import ALPHA, rank_sums, smallest_p
+from fedsim.analysis.statistics.paired.significance import ALPHA, rank_sums, smallest_p
 from fedsim.common.rng import rng
 
 POWER = 0.8

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsim.analysis.opening.study import Point, Study
-from fedsim.analysis.statistics.paired import PairedDifference, corrected, differences_of
+from fedsim.analysis.statistics.paired.differences import PairedDifference, corrected, differences_of
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 

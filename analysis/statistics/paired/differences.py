@@ -13,9 +13,9 @@ from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Point, Study, Test
 from fedsim.analysis.statistics.bootstrap import interval, mean_of, sample_std
-from fedsim.analysis.statistics.paired_tests import ALPHA, holm, p_value_of, sign_test
-from fedsim.analysis.statistics.pairing import pairing_factor
-from fedsim.analysis.statistics.power import detectable_effect, seeds_needed
+from fedsim.analysis.statistics.paired.pairing import pairing_factor
+from fedsim.analysis.statistics.paired.power import detectable_effect, seeds_needed
+from fedsim.analysis.statistics.paired.significance import ALPHA, holm, p_value_of, sign_test
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, closest
 

@@ -18,15 +18,15 @@ from fedsim.analysis.statistics.bootstrap import (
     mean_of,
     sample_std,
 )
-from fedsim.analysis.statistics.paired import _ratio, t_interval
-from fedsim.analysis.statistics.paired_tests import (
+from fedsim.analysis.statistics.paired.differences import _ratio, t_interval
+from fedsim.analysis.statistics.paired.pairing import pairing_factor
+from fedsim.analysis.statistics.paired.significance import (
     holm,
     sign_test,
     signed_rank_test,
     smallest_p,
     t_test,
 )
-from fedsim.analysis.statistics.pairing import pairing_factor
 
 few = settings(max_examples=60, deadline=None)
 whole = st.lists(st.integers(-5, 5), min_size=1, max_size=9)

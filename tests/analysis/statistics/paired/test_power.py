@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedsim.analysis.statistics.paired_tests import signed_rank_test, t_test
-from fedsim.analysis.statistics.power import (
+from fedsim.analysis.statistics.paired.power import (
     DRAWS,
     MOST_SEEDS,
     SIMULATED,
@@ -16,6 +15,7 @@ from fedsim.analysis.statistics.power import (
     power,
     seeds_needed,
 )
+from fedsim.analysis.statistics.paired.significance import signed_rank_test, t_test
 
 
 def seen(n: int, effect: float, alpha: float, studies: int = 4000) -> float:

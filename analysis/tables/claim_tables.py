@@ -1,0 +1,125 @@
+"""Tested claims about the levels of a study, as tables for the terminal and as a frame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+
+from fedsim.analysis.opening.study import Study
+from fedsim.analysis.statistics.claims import ClaimedPair, ClaimResult, claim_results
+from fedsim.analysis.statistics.paired.differences import t_interval
+from fedsim.analysis.tables.difference_tables import conditions, p_text, span
+from fedsim.common import arguments
+from fedsim.common.terminal import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@arguments.checked
+def claim_table(study: Study, claims: Sequence[str]) -> Table:
+    """Return the difference, the corrected p value and the verdict of each pair of levels that `claims` order.
+
+    Claims are tested as `claim_results` does, whose errors this raises.
+    """
+    results = claim_results(study, claims)
+    table = _table(f"{study.name}{conditions(study)}", results)
+    axes = _other_axes(results)
+    for heading in ("claim", *axes, "difference", "p Holm", "verdict"):
+        table.add_column(shown(heading), overflow="fold", justify="right" if heading == "p Holm" else "left")
+    for result in results:
+        others = [result.others.get(axis, "") for axis in axes]
+        for pair in result.pairs:
+            numbers = (
+                [" ".join(_difference(pair)), p_text(pair.p_holm)] if len(pair.differences) else ["", ""]
+            )
+            claim = f"{pair.column.replace('_', ' ')}: {_order(pair)}"
+            table.add_row(*map(shown, [claim, *others, *numbers, pair.verdict]))
+    return table
+
+
+def verdict_table(results: Sequence[ClaimResult], title: str) -> Table:
+    """Return a table with a row for each claim, and its least certain pair."""
+    table = _table(title, results)
+    table.caption = f"pairs: hold / do not hold / cannot be told. {table.caption}"
+    axes = _other_axes(results)
+    for heading in ("claim", *axes, "verdict", "pairs", "least certain pair", "difference", "p Holm"):
+        table.add_column(shown(heading), overflow="fold", justify="right" if heading == "p Holm" else "left")
+    for result in results:
+        table.add_row(*map(shown, _verdict_cells(result, axes)))
+    return table
+
+
+def _verdict_cells(result: ClaimResult, axes: Sequence[str]) -> list[str]:
+    counts = (result.count(verdict) for verdict in ("holds", "does not hold", "cannot be told"))
+    pairs, missing = " / ".join(map(str, counts)), result.count("not run")
+    known = [result.text, *(result.others.get(axis, "") for axis in axes), result.verdict]
+    if missing == len(result.pairs):
+        return [*known, f"{missing} not run", "", "", ""]
+    pair, not_run = _least_certain(result), f"\n{missing} not run" if missing else ""
+    claim, difference = f"{pair.column.replace('_', ' ')}:\n{_order(pair)}", "\n".join(_difference(pair))
+    return [*known, pairs + not_run, claim, difference, p_text(pair.p_holm)]
+
+
+def _least_certain(result: ClaimResult) -> ClaimedPair:
+    """Return the pair that contradicts a claim most clearly, else the one that supports it least."""
+    against = [pair for pair in result.pairs if pair.verdict == "does not hold"]
+    if against:
+        return min(against, key=lambda pair: pair.p_holm)
+    tested = [pair for pair in result.pairs if pair.verdict != "not run"]
+    return max(tested, key=lambda pair: 2.0 if math.isnan(pair.p_holm) else pair.p_holm)
+
+
+def _table(title: str, results: Sequence[ClaimResult]) -> Table:
+    """Return a table without columns, whose caption says how the claims were tested."""
+    tested = sum(pair.verdict != "not run" for result in results for pair in result.pairs)
+    caption = (
+        "Differences are paired by seed, the higher level minus the lower, with 95 % t intervals; p is that of "
+        f"Student's t, corrected for {tested} {'pair' if tested == 1 else 'pairs'} (Holm)."
+    )
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table.title, table.caption = shown(title), caption
+    table.title_justify = table.caption_justify = "left"
+    return table
+
+
+def _other_axes(results: Sequence[ClaimResult]) -> list[str]:
+    """Return the axes whose levels the results are for, beside the axes that the claims are about."""
+    return list(dict.fromkeys(axis for result in results for axis in result.others))
+
+
+def _order(pair: ClaimedPair) -> str:
+    if pair.within is None:
+        return f"{pair.lower} < {pair.higher}"
+    return f"{pair.lower} = {pair.higher} ± {pair.within:g}"
+
+
+def _difference(pair: ClaimedPair) -> list[str]:
+    """Return the mean difference and its interval."""
+    return ["–" if math.isnan(pair.mean) else f"{pair.mean:+.3g}", span(t_interval(pair.differences))]
+
+
+def claim_frame(results: Sequence[ClaimResult]) -> pd.DataFrame:
+    """Return a row for each pair of levels, with the levels of the other axes."""
+    import pandas as pd  # imported here: most commands do not need it
+
+    return pd.DataFrame([_row(result, pair) for result in results for pair in result.pairs])
+
+
+def _row(result: ClaimResult, pair: ClaimedPair) -> dict[str, object]:
+    return {
+        "claim": result.text,
+        **result.others,
+        "verdict": result.verdict,
+        "metric": pair.column,
+        "lower": pair.lower,
+        "higher": pair.higher,
+        "n": len(pair.differences),
+        "mean": pair.mean,
+        "p_holm": pair.p_holm,
+        "pair": pair.verdict,
+    }
