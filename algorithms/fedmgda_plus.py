@@ -5,8 +5,8 @@ with |λ_i - λ⁰_i| <= ε; η_t = η β^⌊t/100⌋.
 
 Deviations and choices:
 - λ⁰ is uniform, as in the authors' code; `lambda0="samples"` is n_i / Σ n, as in other platforms.
-- η is the server's own: a unit update has lost the clients' learning rate (other platforms multiply by it).
-  `server_lr="median"` takes the median norm of the step's updates, as an option of the authors' code does.
+- η is the server's own: a unit update has lost the clients' learning rate. `server_lr="clients"` takes that rate with
+  its decay, as other platforms do, `"median"` the median norm of the step's updates, an option of the authors' code.
 - `cap` is another option of that code: instead of the box around λ⁰ no weight above it, or equal weights where it is
   below 1/m.
 - λ is exact, also for singular Gram matrices, which the authors' solver refuses.
@@ -33,19 +33,25 @@ def fedmgda_plus(
     lambda0: Annotated[Lambda0, With("cap", None)] = "uniform",
     cap: Annotated[float, Field(gt=0, le=1)] | None = None,
     normalise: bool = True,
-    server_lr: Annotated[float, Field(gt=0)] | Literal["median"] = 1.0,
+    server_lr: Annotated[float, Field(gt=0)] | Literal["median", "clients"] = 1.0,
+    lr: Annotated[float | None, Field(gt=0), With("server_lr", "clients")] = None,
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0,
     solver: Solver = "direct",
 ) -> Algorithm:
     """Mix unit updates to the least norm, with weights that stay within `epsilon` of `lambda0`, or below `cap`.
 
-    `server_lr` is η, the length scale of the step; `decay` is β, its factor per 100 steps.
+    `server_lr` is η, the length scale of the step; `decay` is β, its factor per 100 steps. `lr` is the learning rate of
+    the clients, by default that of `[train]`.
     """
     bounds = Bounds(lambda0, epsilon, cap)
 
+    def length(stack: Stack) -> float:
+        if server_lr == "median":
+            return float(np.median(row_norms(stack.gram())[: stack.m]))
+        return (lr or 1.0) * stack.lr_decay**stack.step if server_lr == "clients" else server_lr
+
     def direction(stack: Stack) -> Direction:
-        eta = float(np.median(row_norms(stack.gram())[: stack.m])) if server_lr == "median" else server_lr
-        step = eta * decay ** (stack.step // 100)
+        step = length(stack) * decay ** (stack.step // 100)
         return mixed(stack, bounds, normalise=normalise, step=step, solver=solver)
 
     needs = Needs(gram="model", scale_free=normalise and server_lr != "median")

@@ -27,9 +27,9 @@ def claim_table(study: Study, claims: Sequence[str]) -> Table:
     Claims are tested as `claim_results` does, whose errors this raises.
     """
     results = claim_results(study, claims)
-    table = _table(f"{study.name}{conditions(study)}", results)
+    table = _table(f"{study.name}{conditions(study)}", results, padding=0)
     axes = _other_axes(results)
-    for heading in ("claim", *axes, "difference", "p Holm", "verdict"):
+    for heading in ("claim", *axes, "verdict", "difference", "p Holm"):
         table.add_column(shown(heading), overflow="fold", justify="right" if heading == "p Holm" else "left")
     for result in results:
         others = [result.others.get(axis, "") for axis in axes]
@@ -38,13 +38,13 @@ def claim_table(study: Study, claims: Sequence[str]) -> Table:
                 [" ".join(_difference(pair)), p_text(pair.p_holm)] if len(pair.differences) else ["", ""]
             )
             claim = f"{pair.column.replace('_', ' ')}: {_order(pair)}"
-            table.add_row(*map(shown, [claim, *others, *numbers, pair.verdict]))
+            table.add_row(*map(shown, [claim, *others, pair.verdict, *numbers]))
     return table
 
 
 def verdict_table(results: Sequence[ClaimResult], title: str) -> Table:
     """Return a table with a row for each claim, and its least certain pair."""
-    table = _table(title, results)
+    table = _table(title, results, padding=1)
     table.caption = f"pairs: hold / do not hold / cannot be told. {table.caption}"
     axes = _other_axes(results)
     for heading in ("claim", *axes, "verdict", "pairs", "least certain pair", "difference", "p Holm"):
@@ -74,14 +74,14 @@ def _least_certain(result: ClaimResult) -> ClaimedPair:
     return max(tested, key=lambda pair: 2.0 if math.isnan(pair.p_holm) else pair.p_holm)
 
 
-def _table(title: str, results: Sequence[ClaimResult]) -> Table:
+def _table(title: str, results: Sequence[ClaimResult], padding: int) -> Table:
     """Return a table without columns, whose caption says how the claims were tested."""
     tested = sum(pair.verdict != "not run" for result in results for pair in result.pairs)
     caption = (
         "Differences are paired by seed, the higher level minus the lower, with 95 % t intervals; p is that of "
         f"Student's t, corrected for {tested} {'pair' if tested == 1 else 'pairs'} (Holm)."
     )
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), pad_edge=False, show_edge=False)
     table.title, table.caption = shown(title), caption
     table.title_justify = table.caption_justify = "left"
     return table

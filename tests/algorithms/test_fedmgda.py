@@ -9,6 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fedsim.server.rule import Stack
+from fedsim.server.rule_factory import build_rule
 from rule_calls import combine
 from stacks import assert_same, seeds, updates
 
@@ -62,6 +64,19 @@ def test_the_step_may_be_as_long_as_the_median_update(seed: int, m: int, d: int)
     plain = combine("fedmgda_plus", rows, losses=None, epsilon=0.0).weights
     long = combine("fedmgda_plus", rows, losses=None, epsilon=0.0, server_lr="median").weights
     np.testing.assert_allclose(long, median * plain, rtol=1e-9)
+
+
+def test_the_step_may_be_as_long_as_the_rate_of_the_clients() -> None:
+    rows, m = updates(1, 4, 9), np.arange(4)
+    stack = Stack(
+        grams=(rows @ rows.T)[None], losses=m, m=4, clients=m, n_samples=m + 1, ages=0 * m, staleness=0 * m,
+        participations=m, online=m >= 0, step=201, n_clients=4, total_samples=10, n_seen=4, lr_decay=0.99,
+    )  # fmt: skip
+    one, scaled = (
+        build_rule("fedmgda_plus", options | {"decay": 0.5}, lr=0.05).weigh(stack, {})[0].weights
+        for options in ({}, {"server_lr": "clients"})
+    )
+    np.testing.assert_allclose(scaled, 0.05 * 0.99**201 * one, rtol=1e-9)
 
 
 @fast

@@ -19,7 +19,7 @@ PAGES = {"rule": "rules.md", "wrapper": "rules.md", "client": "clients.md", "sel
 GIVEN = {"rule": [], "wrapper": ["rule"], "client": [], "selector": []}
 
 IN_WORDS = {
-    ("rule", "fedmdfg", "lr"), ("rule", "fednova", "lr"), ("rule", "krum", "attackers"),
+    ("rule", "fedmdfg", "lr"), ("rule", "fedmgda_plus", "lr"), ("rule", "fednova", "lr"), ("rule", "krum", "attackers"),
     ("wrapper", "clipped", "median_multiple"),
     ("client", "ditto", "epochs"), ("client", "ditto", "lr"), ("client", "ditto", "adapt_steps"),
     ("selector", "fedcs", "deadline"), ("selector", "power_of_choice", "d"), ("selector", "tifl", "odds"),

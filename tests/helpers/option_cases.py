@@ -304,6 +304,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "cap": 0.5,
             "normalise": False,
             "server_lr": 0.5,
+            "lr": beside(0.5, server_lr="clients"),
             "decay": 0.5,
             "solver": "cvxpy",
         },

@@ -48,10 +48,10 @@ def compared(*arguments: str | Path) -> str:
 
 def test_each_pair_has_its_difference_its_p_value_and_its_verdict(study: Study) -> None:
     lines = shown(analysis.claim_table(study, CLAIMS))
-    assert "mean percent: fedavg < fedlf shards +20 [+20, +20] <0.001 holds" in lines
+    assert "mean percent: fedavg < fedlf shards holds +20 [+20, +20] <0.001" in lines
     assert "mean percent: fedavg < fedlf iid not run" in lines
     assert any(
-        line.startswith("std percent: fedavg = fedfv ± 2 iid +0.045 [+0.0") and line.endswith(" holds")
+        line.startswith("std percent: fedavg = fedfv ± 2 iid holds +0.045 [+0.0") and line.endswith(" <0.001")
         for line in lines
     )
     assert "Student's t, corrected for 4 pairs (Holm)." in " ".join(lines)
