@@ -109,8 +109,7 @@ def claim_results(study: Study, claims: Sequence[str] | None = None) -> list[Cla
     has no `[published]`.
     """
     parsed = published_of(study).parsed() if claims is None else _parsed(study, claims)
-    named = dict.fromkeys(claim.column for group in parsed.values() for claim in group)
-    frame = frame_of(study, list(named))
+    frame = frame_of(study, (claim.column for group in parsed.values() for claim in group))
     results = [
         ClaimResult(text, others, pairs)
         for text, group in parsed.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,7 @@ def published_values(study: Study) -> list[PublishedValue]:
     Raises FolderError if the study has no `[published]`.
     """
     published = published_of(study)
-    frame = frame_of(study, list(dict.fromkeys(column for row in published.rows for column in row.values)))
+    frame = frame_of(study, (column for row in published.rows for column in row.values))
     found = []
     for row in published.rows:
         for levels, part in combinations(study, frame):
@@ -87,8 +87,9 @@ def published_of(study: Study) -> PublishedSection:
     return study.published
 
 
-def frame_of(study: Study, columns: Sequence[str]) -> pd.DataFrame:
-    """Return a row per finished cell, with a column for each metric and each client that `[published]` names."""
+def frame_of(study: Study, named: Iterable[str]) -> pd.DataFrame:
+    """Return a row per finished cell, with a column for each of the named metrics and clients of `[published]`."""
+    columns = list(dict.fromkeys(named))
     clients = study.published.clients if study.published else {}
     frame = study.frame([column for column in columns if column not in clients])
     cells = {(*cell.levels.values(), cell.seed): cell for cell in study.finished}
