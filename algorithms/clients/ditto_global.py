@@ -9,25 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
-from fedsim.training.client_method import ClientMethod, Correct, Local, Tensors, Trained
+from fedsim.training.client_method import ClientMethod
 
 
 def ditto_global(*, lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1) -> ClientMethod:
     """Step twice with each gradient, the second time with a pull of strength lam towards the received model."""
-
-    def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
-        return Trained(*local.sgd(start, correct=_twice(lam, local.views(start))))
-
-    return ClientMethod(train, draws=False)
-
-
-def _twice(lam: float, anchor: Tensors) -> Correct:
-    """Two steps as one: `lr g + lr (g + lam (v - lr g - w))`."""
-
-    def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
-        return tuple(2 * g + lam * (v - lr * g - w) for g, v, w in zip(grads, weights, anchor, strict=True))
-
-    return correct
+    return ClientMethod(proximal=lam, plain_step_first=True)

@@ -3,7 +3,7 @@
 A method is a pure function of the start parameters, the client's data, the job and the vector that the client
 `kept` from its previous job. It trains with the tools of `Local`. Most methods are a few lines around `local.sgd`:
 SCAFFOLD corrects each gradient, Ditto calls it a second time for the personal model, FedCKA minimizes another
-objective. FedProx is plain local SGD with a proximal term, which all batching modes can train.
+objective. FedProx and doubled steps are plain local SGD with a proximal term, which all batching modes can train.
 """
 
 from __future__ import annotations
@@ -135,6 +135,9 @@ class ClientMethod:
     proximal: float = 0.0
     """Strength mu, at least 0, of the proximal term mu/2 ||v - w||^2 that plain local SGD adds to the loss; w is the
     received model. A method with its own `train` has none: it passes `pull` to `local.sgd`."""
+    plain_step_first: bool = False
+    """Whether each minibatch's gradient makes two steps of plain local SGD: one without the proximal term, then one
+    with it."""
     draws: bool = True
     """Whether `train` and `personal` may draw from torch's global generator, beside the draws of `Local`.
 
@@ -166,10 +169,31 @@ class ClientMethod:
         arguments.check("a client method's proximal", self.proximal, float)
         if not 0 <= self.proximal < math.inf:
             raise ConfigError(f"a client method's proximal: expected a number from 0, found {self.proximal}")
-        if self.proximal and self.train is not None:
-            raise ConfigError(
-                "a client method's proximal: it has no effect beside train; pass `pull` to local.sgd"
-            )
+        for name in ("proximal", "plain_step_first"):
+            if getattr(self, name) and self.train is not None:
+                raise ConfigError(
+                    f"a client method's {name}: it has no effect beside train; pass `correct` to local.sgd"
+                )
+
+    def gradient_factor(self, lr: float) -> float:
+        """Return the factor of a minibatch's gradient g in a step `v - lr (factor g + proximal (v - w))`.
+
+        Two steps with the same g, `v - lr g` and from there `v - lr (g + proximal (v - w))`, are one step with factor
+        `2 - lr proximal`.
+        """
+        return 2 - lr * self.proximal if self.plain_step_first else 1.0
+
+    def correction(self, anchor: Tensors) -> Correct | None:
+        """Return what `proximal` and `plain_step_first` make of a gradient; `anchor` is the received model."""
+        towards = pull(self.proximal, anchor) if self.proximal else None
+        if not self.plain_step_first:
+            return towards
+
+        def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
+            scaled = tuple(grad * self.gradient_factor(lr) for grad in grads)
+            return towards(scaled, weights, lr) if towards else scaled
+
+        return correct
 
 
 def pull(strength: float, anchor: Tensors) -> Correct:

@@ -62,11 +62,11 @@ class LoadedModel:
         augment = spec.sgd.augment
         self.augmenter = None if augment is None else Augmenter(augment, spec.in_shape, self.device)
         self._side_by_side: Dense | Vmap | None = None
-        samples, proximal = (self.x, self.y, self.augmenter), self.method.proximal
+        given = self.x, self.y, self.augmenter, self.method
         if self.mode == "dense":
-            self._side_by_side = Dense(network.module, self.sgd, *samples, proximal)
+            self._side_by_side = Dense(network.module, self.sgd, *given)
         elif self.mode == "vmap":
-            self._side_by_side = Vmap(network, self.sgd, *samples, proximal)
+            self._side_by_side = Vmap(network, self.sgd, *given)
 
     def training_rows(self, client: int) -> Tensor:
         """Return the positions [n] of the training samples of a client, which may be an unseen one."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.attack import rememberers
 from fedsim.training.attacked_jobs import Attackers, Jobs, Kept, Results
-from fedsim.training.client_method import Trained, checked, checked_vector, pull
+from fedsim.training.client_method import Trained, checked, checked_vector
 from fedsim.training.job import Cohort, Job, Report, Reports, update_norm
 from fedsim.training.loaded_model import LoadedModel, Scores, joined
 from fedsim.training.local_sgd import ClientTools, Descent
@@ -87,9 +87,8 @@ class Workbench(LoadedModel):
     def _trained(self, local: ClientTools, params: Tensor, kept: Kept) -> Trained:
         """Train with the client method from `params` [P], which `flat` holds too; then `flat` holds the end."""
         if self.method.train is None:
-            mu = self.method.proximal
-            towards = pull(mu, local.views(params)) if mu else None
-            return Trained(self.flat, local.descend(Descent(self.sgd, correct=towards)))
+            correct = self.method.correction(local.views(params))
+            return Trained(self.flat, local.descend(Descent(self.sgd, correct=correct)))
         result = self._called(self.method.train, local, params, kept)
         trained = checked(result, len(self.flat), local.job.client, self.method.sends)
         self.flat.copy_(trained.end)

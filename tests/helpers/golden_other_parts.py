@@ -13,7 +13,7 @@ from fedsim.algorithms.clients.ditto_global import ditto_global
 from fedsim.algorithms.clients.fedprox import fedprox
 from fedsim.analysis import summary
 from fedsim.data.tasks.synthetic import draw, lognormal_sizes
-from fedsim.training.client_method import ClientMethod, Correct, pull
+from fedsim.training.client_method import ClientMethod, Correct
 from golden_tools import EXACT, Case, assert_close
 
 
@@ -39,7 +39,7 @@ class LeastSquares:
     def end_of(self, method: ClientMethod, start: torch.Tensor) -> torch.Tensor:
         """Return the end of a job with the method, which keeps nothing."""
         if method.train is None:
-            return self.sgd(start, correct=pull(method.proximal, (start,)))[0]
+            return self.sgd(start, correct=method.correction((start,)))[0]
         return method.train(self, start, None).end  # type: ignore[arg-type]
 
 

@@ -52,8 +52,14 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
         {"hidden": [32]},
         LocalSGD(batch_size=8, lr=0.1, epochs=2, precision="bfloat16"),
     ),
+    "doubled": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.05, epochs=2, lr_decay=0.9)),
+    "doubled, momentum": (
+        "mlp",
+        {"hidden": [16]},
+        LocalSGD(batch_size=8, lr=0.02, momentum=0.9, weight_decay=0.01),
+    ),
 }
-"""Model, its options and local training. The proximal ones train with FedProx."""
+"""Model, its options and local training. The proximal ones train with FedProx, the doubled ones with `ditto_global`."""
 
 
 def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workbench:
@@ -61,6 +67,8 @@ def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workben
     spec = WorkbenchSpec(model, options, (1, 8, 8), CLASSES, sgd, seed=3, losses=False, mode=mode)
     if "proximal" in shape:
         spec = dataclasses.replace(spec, client="fedprox", client_options={"mu": 2.0})
+    if "doubled" in shape:
+        spec = dataclasses.replace(spec, client="ditto_global", client_options={"lam": 2.0})
     return Workbench(dataclasses.replace(spec, **changes), data)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
+from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import Loss, losses_of
@@ -68,10 +69,10 @@ class Dense:
         x: Tensor,
         y: Tensor,
         augmenter: Augmenter | None,
-        proximal: float,
+        method: ClientMethod,
     ) -> None:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
-        self.proximal = proximal
+        self.method = method
         self.x, self.y = x.flatten(1), y
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
         shapes = [(layer.rows, layer.columns) for layer in self.layers]
@@ -96,7 +97,7 @@ class Dense:
             padded,
             group.lr,
             momentum=bool(self.sgd.momentum),
-            proximal=bool(self.proximal),
+            proximal=bool(self.method.proximal),
         )
         losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():
@@ -205,27 +206,38 @@ class Dense:
 
     def _descend(self, model: _Models, number: int, delta: Tensor, below: Tensor, active: int) -> None:
         """Step with one layer's gradients, which are 0 for the clients from `active` on: they have finished."""
-        a, lr, sgd = len(delta), model.lr, self.sgd
+        a, sgd = len(delta), self.sgd
         w, b = model.weights[number], model.biases[number]
         if model.velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
-            for tensor in (w, b):
-                if tensor is not None and model.anchors is not None:
-                    tensor[:active].lerp_(model.anchors[id(tensor)][:active], lr * self.proximal)
-            w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-lr)
-            if b is not None:
-                b[:a].add_(delta.sum(dim=1, keepdim=True), alpha=-lr)
+            self._descend_in_place(model, (w, b), delta, below, active)
             return
+        factor = self.method.gradient_factor(model.lr)
         gradients = [(w, torch.bmm(delta.transpose(1, 2), below).to(w.dtype))]
         if b is not None:
             gradients.append((b, delta.sum(dim=1, keepdim=True, dtype=b.dtype)))
         for tensor, gradient in gradients:
+            if factor != 1:
+                gradient.mul_(factor)
             if model.anchors is not None:
-                gradient.add_(tensor[:a] - model.anchors[id(tensor)][:a], alpha=self.proximal)
+                gradient.add_(tensor[:a] - model.anchors[id(tensor)][:a], alpha=self.method.proximal)
             if sgd.weight_decay:
                 gradient.add_(tensor[:a], alpha=sgd.weight_decay)
             if model.velocity is not None:
                 gradient = model.velocity[id(tensor)][:a].mul_(sgd.momentum).add_(gradient)
-            tensor[:active].add_(gradient[:active], alpha=-lr)
+            tensor[:active].add_(gradient[:active], alpha=-model.lr)
+
+    def _descend_in_place(
+        self, model: _Models, layer: tuple[Tensor, Tensor | None], delta: Tensor, below: Tensor, active: int
+    ) -> None:
+        """As `_descend`, for steps along the gradient itself: no tensor holds it."""
+        a, lr, (w, b) = len(delta), model.lr, layer
+        for tensor in layer:
+            if tensor is not None and model.anchors is not None:
+                tensor[:active].lerp_(model.anchors[id(tensor)][:active], lr * self.method.proximal)
+        step = lr * self.method.gradient_factor(lr)
+        w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-step)
+        if b is not None:
+            b[:a].add_(delta.sum(dim=1, keepdim=True), alpha=-step)
 
 
 def _logit_gradient(loss: Loss, logits: Tensor, labels: Tensor, weight: Tensor, losses: Tensor) -> Tensor:

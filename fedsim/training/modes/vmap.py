@@ -11,6 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
+from fedsim.training.client_method import ClientMethod
 from fedsim.training.losses import training_losses
 from fedsim.training.minibatches import Group, GroupLimits, minibatch_losses
 from fedsim.training.modes.dense import must_train_alone, width_multiple_of
@@ -34,10 +35,10 @@ class Vmap:
         x: Tensor,
         y: Tensor,
         augmenter: Augmenter | None,
-        proximal: float,
+        method: ClientMethod,
     ) -> None:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
-        self.proximal = proximal
+        self.method = method
         matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
         columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
         self.limits = GroupLimits(
@@ -68,8 +69,10 @@ class Vmap:
             grads, (_, each) = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
             losses[s] = each.detach()[:g]
             gradient = torch.cat([grads[slot.name].flatten(1) for slot in self.network.slots], dim=1)
-            if self.proximal:
-                gradient.add_(flat - first, alpha=self.proximal)
+            if (factor := self.method.gradient_factor(group.lr)) != 1:
+                gradient.mul_(factor)
+            if self.method.proximal:
+                gradient.add_(flat - first, alpha=self.method.proximal)
             if sgd.weight_decay:
                 gradient.add_(flat, alpha=sgd.weight_decay)
             if velocity is not None:
