@@ -52,18 +52,19 @@ def fedcka(
 
 def contrast(mine: torch.Tensor, received: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """Return `-log(e^a / (e^a + e^b))` with a = cka(mine, received), b = cka(mine, before)."""
-    return functional.softplus(cka(mine, before) - cka(mine, received))
+    apart = _unit_gram(before) - _unit_gram(received)
+    return functional.softplus((_unit_gram(mine) * apart).sum())
 
 
 def cka(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return the linear CKA, in [0, 1], of two representations [B, ...] of the same samples."""
-    of_x, of_y = _gram(x), _gram(y)
-    norms = torch.linalg.vector_norm(of_x) * torch.linalg.vector_norm(of_y)
-    inner: torch.Tensor = (of_x * of_y).sum()
-    return torch.div(inner, norms.clamp_min(_TINY))
+    inner: torch.Tensor = (_unit_gram(x) * _unit_gram(y)).sum()
+    return inner
 
 
-def _gram(x: torch.Tensor) -> torch.Tensor:
+def _unit_gram(x: torch.Tensor) -> torch.Tensor:
+    """Return the Gram matrix [B, B] of centred representations, divided by its norm; 0 if they are constant."""
     rows = x.flatten(1)
     rows = rows - rows.mean(dim=0)
-    return rows @ rows.T
+    gram = rows @ rows.T
+    return gram / torch.linalg.vector_norm(gram).clamp_min(_TINY)

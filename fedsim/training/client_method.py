@@ -167,6 +167,7 @@ class ClientMethod:
         arguments.check("a client method's adapt", self.adapt, Callable[..., Any] | None)
         arguments.check("a client method's passes", self.passes, Callable[..., Any])
         arguments.check("a client method's proximal", self.proximal, float)
+        arguments.check("a client method's plain_step_first", self.plain_step_first, bool)
         if not 0 <= self.proximal < math.inf:
             raise ConfigError(f"a client method's proximal: expected a number from 0, found {self.proximal}")
         for name in ("proximal", "plain_step_first"):

@@ -196,7 +196,12 @@ def test_an_attack_that_is_the_end_of_the_process_fails_the_run(mine: Any, tmp_p
         (
             "client",
             "ClientMethod(print, proximal=1)",
-            "a client method's proximal: it has no effect beside train",
+            "a client method's proximal: it has no effect beside train; pass `correct` to local.sgd",
+        ),
+        (
+            "client",
+            "ClientMethod(print, plain_step_first=True)",
+            "a client method's plain_step_first: it has no effect beside train; pass `correct` to local.sgd",
         ),
         ("adversary", "Attack('x')", "an attack's send: expected a function or None, found 'x'"),
     ],
