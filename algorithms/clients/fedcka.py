@@ -67,4 +67,5 @@ def _unit_gram(x: torch.Tensor) -> torch.Tensor:
     rows = x.flatten(1)
     rows = rows - rows.mean(dim=0)
     gram = rows @ rows.T
-    return gram / torch.linalg.vector_norm(gram).clamp_min(_TINY)
+    norm: torch.Tensor = torch.linalg.vector_norm(gram).clamp_min(_TINY)
+    return gram / norm

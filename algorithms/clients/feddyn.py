@@ -11,24 +11,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
-from fedsim.training.client_method import ClientMethod, Local, Tensors, Trained
+from fedsim.training.client_method import ClientMethod, Offset
 
 
 def feddyn(*, alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01) -> ClientMethod:
     """Train with a penalty that makes local optima agree with the global one; `alpha` is its weight."""
-
-    def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
-        drift = torch.zeros_like(start) if kept is None else kept
-        linear, anchor = local.views(drift), local.views(start)
-
-        def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
-            terms = zip(grads, weights, linear, anchor, strict=True)
-            return tuple(grad + alpha * (own + weight - first) for grad, weight, own, first in terms)
-
-        end, loss = local.sgd(start, correct=correct)
-        return Trained(end, loss, kept=drift + (end - start))
-
-    return ClientMethod(train, draws=False, keeps=True, rule="feddyn")
+    linear = Offset(
+        vector=lambda drift, received: alpha * drift,
+        after=lambda update, drift, received, rate: (drift - update, {}),
+    )
+    return ClientMethod(proximal=alpha, offset=linear, keeps=True, rule="feddyn")

@@ -14,27 +14,26 @@ Deviations and choices:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-from fedsim.training.client_method import ClientMethod, Local, Tensors, Trained
+from fedsim.training.client_method import ClientMethod, Offset
 
 
 def scaffold() -> ClientMethod:
     """Correct each gradient by the difference of the server's and the client's control variates."""
-    return ClientMethod(
-        _train, draws=False, keeps=True, receives=("control",), sends=("control",), rule="scaffold"
-    )
+    offset = Offset(_difference, _after)
+    return ClientMethod(offset=offset, keeps=True, receives=("control",), sends=("control",), rule="scaffold")
 
 
-def _train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
-    own = torch.zeros_like(start) if kept is None else kept
-    server = local.received["control"]
-    offset, rates = local.views(server - own), list[float]()
+def _difference(own: torch.Tensor, received: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return received["control"] - own
 
-    def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
-        rates.append(lr)
-        return tuple(grad + more for grad, more in zip(grads, offset, strict=True))
 
-    end, loss = local.sgd(start, correct=correct)
-    change = (start - end) / sum(rates) - server if rates else torch.zeros_like(start)
-    return Trained(end, loss, kept=own + change, sent={"control": change})
+def _after(
+    update: torch.Tensor, own: torch.Tensor, received: Mapping[str, torch.Tensor], rate: float
+) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    """Return the client's next control variate, and the change that it sends; `rate` is τ η."""
+    change = update / rate - received["control"] if rate else torch.zeros_like(update)
+    return own + change, {"control": change}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,19 @@ class Work:
     row: Tensor | None = None
     reports: Reports | None = None
     kept: Tensor | None = None
+
+    def untrained(self) -> Iterator[Work]:
+        """Yield this job and the jobs that it continues, those that are not trained yet."""
+        work: Work | None = self
+        while work is not None and work.start is not None:
+            yield work
+            work = work.before
+
+    def taken(self) -> Tensor:
+        """Return the update of a trained job, and let go of it."""
+        row, self.row = self.row, None
+        assert row is not None
+        return row
 
 
 class InlineTrainer:
@@ -93,28 +106,34 @@ class InlineTrainer:
         rows = self._rows(len(cohort))
         if self.bench.method.keeps:
             works = [self._waiting.pop(job) for job in cohort.ids.tolist()]
+            self._train_in_order(works, rows)
             for work, row in zip(works, rows, strict=True):
-                row.copy_(self._finished(work))
+                row.copy_(work.taken())
             return Reports.joined([work.reports for work in works if work.reports is not None]), rows
         starts = [self._starts[version].to(self.bench.device) for version in cohort.start_versions.tolist()]
         reports = self.bench.train(cohort, starts, rows)[0] if starts else Reports.nothing(0)
         return reports, rows
 
-    def _finished(self, work: Work) -> Tensor:
-        """Train a job, after any untrained jobs that it continues; return its update [P]."""
-        chain = [work]
-        while (before := chain[-1].before) is not None and before.start is not None:
-            chain.append(before)
-        for each in reversed(chain):
-            if each.start is not None:
-                fresh = self._rows(1)
-                kept = None if each.before is None else each.before.kept
-                start = each.start.to(self.bench.device)
-                each.reports, after = self.bench.train(Cohort.of([each.job]), [start], fresh, [kept])
-                each.row, each.kept, each.start, each.before = fresh[0], after[0], None, None
-        row, work.row = work.row, None
-        assert row is not None
-        return row
+    def _train_in_order(self, works: Sequence[Work], rows: Tensor) -> None:
+        """Train jobs, after any untrained jobs that they continue, those that wait for no other together.
+
+        Jobs that all train together train into `rows` [k, columns]: no second copy of large updates is needed.
+        """
+        untrained = {id(work): work for one in works for work in one.untrained()}
+        while untrained:
+            ready = [work for work in untrained.values() if work.before is None or work.before.start is None]
+            self._train_together(ready, rows if ready == works else self._rows(len(ready)))
+            for work in ready:
+                del untrained[id(work)]
+
+    def _train_together(self, works: Sequence[Work], rows: Tensor) -> None:
+        """Train jobs, whose clients have finished the jobs before, into `rows` [k, columns]."""
+        starts = [work.start.to(self.bench.device) for work in works if work.start is not None]
+        kept = [None if work.before is None else work.before.kept for work in works]
+        reports, after = self.bench.train(Cohort.of([work.job for work in works]), starts, rows, kept)
+        for i, (work, row, keeps) in enumerate(zip(works, rows, after, strict=True)):
+            work.reports, work.row, work.kept = reports.part(slice(i, i + 1)), row, keeps
+            work.start = work.before = None
 
     def _collected(self, cohort: Cohort) -> tuple[Reports, Tensor]:
         """Return the reports and updates [k, P] of jobs of which some were trained early; train the others."""

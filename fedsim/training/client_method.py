@@ -2,8 +2,9 @@
 
 A method is a pure function of the start parameters, the client's data, the job and the vector that the client
 `kept` from its previous job. It trains with the tools of `Local`. Most methods are a few lines around `local.sgd`:
-SCAFFOLD corrects each gradient, Ditto calls it a second time for the personal model, FedCKA minimizes another
-objective. FedProx and doubled steps are plain local SGD with a proximal term, which all batching modes can train.
+Ditto calls it a second time for the personal model, FedCKA minimizes another objective. Methods that add a proximal
+term (FedProx) or a constant vector (SCAFFOLD, FedDyn) to each gradient declare it instead, and all batching modes can
+train them.
 """
 
 from __future__ import annotations
@@ -127,17 +128,44 @@ Personal = Callable[[Local, "Tensor", "Tensor | None"], "Tensor"]
 
 
 @dataclass(frozen=True, slots=True)
+class Offset:
+    """A vector [P] that a client adds to every gradient of a job, and what the client keeps and sends after it.
+
+    In both functions `kept` [P] is what the client kept from its previous job, 0 before its first one, and `received`
+    the server's vectors [P] by name.
+    """
+
+    vector: Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+    """`vector(kept, received) -> [P]`."""
+    after: Callable[[Tensor, Tensor, Mapping[str, Tensor], float], tuple[Tensor, Mapping[str, Tensor]]]
+    """`after(update, kept, received, rate) -> kept, sent`: the vector [P] to keep, and those [P] to send, by name.
+
+    `update` [P] is start minus end; `rate` the sum of the learning rates of the job's steps, 0 if it took none."""
+
+    def __post_init__(self) -> None:
+        arguments.check("an offset's vector", self.vector, Callable[..., Any])
+        arguments.check("an offset's after", self.after, Callable[..., Any])
+
+    def checked(self, kept: Tensor, received: Mapping[str, Tensor], client: int) -> Tensor:
+        """Return the vector [P]. Raises RunError, which names the client, if the function returns anything else."""
+        must = f"client {client}: the client method's offset.vector must return"
+        return checked_vector(self.vector(kept, received), len(kept), must)
+
+
+@dataclass(frozen=True, slots=True)
 class ClientMethod:
     """How clients train. The default is plain local SGD."""
 
     train: Train | None = None
-    """None: plain local SGD from the received model."""
+    """None: plain local SGD from the received model, with the three terms below."""
     proximal: float = 0.0
     """Strength mu, at least 0, of the proximal term mu/2 ||v - w||^2 that plain local SGD adds to the loss; w is the
     received model. A method with its own `train` has none: it passes `pull` to `local.sgd`."""
     plain_step_first: bool = False
     """Whether each minibatch's gradient makes two steps of plain local SGD: one without the proximal term, then one
     with it."""
+    offset: Offset | None = None
+    """A vector [P] that is added to every gradient of a job. The method must keep something."""
     draws: bool = True
     """Whether `train` and `personal` may draw from torch's global generator, beside the draws of `Local`.
 
@@ -170,7 +198,10 @@ class ClientMethod:
         arguments.check("a client method's plain_step_first", self.plain_step_first, bool)
         if not 0 <= self.proximal < math.inf:
             raise ConfigError(f"a client method's proximal: expected a number from 0, found {self.proximal}")
-        for name in ("proximal", "plain_step_first"):
+        arguments.check("a client method's offset", self.offset, Offset | None)
+        if self.offset is not None and not self.keeps:
+            raise ConfigError("a client method's offset: it keeps a vector from job to job; set keeps=True")
+        for name in ("proximal", "plain_step_first", "offset"):
             if getattr(self, name) and self.train is not None:
                 raise ConfigError(
                     f"a client method's {name}: it has no effect beside train; pass `correct` to local.sgd"
@@ -184,17 +215,41 @@ class ClientMethod:
         """
         return 2 - lr * self.proximal if self.plain_step_first else 1.0
 
-    def correction(self, anchor: Tensors) -> Correct | None:
-        """Return what `proximal` and `plain_step_first` make of a gradient; `anchor` is the received model."""
-        towards = pull(self.proximal, anchor) if self.proximal else None
-        if not self.plain_step_first:
-            return towards
+    def correction(self, anchor: Tensors, offset: Tensors | None = None) -> Correct | None:
+        """Return the function that adds the method's terms to a gradient; None if it has none.
+
+        `anchor` is the received model, `offset` the vector of `self.offset`.
+        """
+        if not (self.proximal or self.plain_step_first or self.offset):
+            return None
+        towards = pull(self.proximal, anchor)
 
         def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
-            scaled = tuple(grad * self.gradient_factor(lr) for grad in grads)
-            return towards(scaled, weights, lr) if towards else scaled
+            if self.plain_step_first:
+                grads = tuple(grad * self.gradient_factor(lr) for grad in grads)
+            if self.proximal:
+                grads = towards(grads, weights, lr)
+            return grads if offset is None else tuple(g + more for g, more in zip(grads, offset, strict=True))
 
         return correct
+
+    def finished(
+        self, update: Tensor, kept: Tensor, received: Mapping[str, Tensor], rate: float, client: int
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return what a client keeps and sends after a job with an offset; see `Offset.after`.
+
+        Raises RunError, which names the client, if the function returns anything but vectors [P] with these names.
+        """
+        assert self.offset is not None
+        result = self.offset.after(update, kept, received, rate)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise RunError(
+                f"client {client}: the client method's offset.after must return the vector to keep and a mapping of "
+                f"those to send, it returned {type(result).__name__}"
+            )
+        where, (keeps, sent) = f"client {client}: the client method's offset.after", result
+        keeps = checked_vector(keeps, len(update), f"{where} must return first")
+        return keeps, _checked_sent(sent, len(update), self.sends, where)
 
 
 def pull(strength: float, anchor: Tensors) -> Correct:
@@ -221,13 +276,15 @@ def checked(result: Any, parameters: int, client: int, sends: tuple[str, ...] = 
         kept = checked_vector(kept, parameters, f"{where} must return 'kept' as")
     loss = _number(result.loss, f"{where} must return 'loss'")
     loss_before = _number(result.loss_before, f"{where} must return 'loss_before'")
-    if set(result.sent) != set(sends):
-        raise RunError(f"{where} must return 'sent' with {sorted(sends)}, found {sorted(result.sent)}")
-    sent = {
-        name: checked_vector(v, parameters, f"{where} must return 'sent' with {name!r} as")
-        for name, v in result.sent.items()
-    }
+    sent = _checked_sent(result.sent, parameters, sends, where)
     return replace(result, end=end, kept=kept, loss=loss, loss_before=loss_before, sent=sent)
+
+
+def _checked_sent(sent: Any, size: int, sends: tuple[str, ...], where: str) -> dict[str, Tensor]:
+    if set(sent) != set(sends):
+        raise RunError(f"{where} must return 'sent' with {sorted(sends)}, found {sorted(sent)}")
+    must = f"{where} must return 'sent' with"
+    return {name: checked_vector(vector, size, f"{must} {name!r} as") for name, vector in sent.items()}
 
 
 def checked_vector(value: Any, size: int, must: str) -> Tensor:

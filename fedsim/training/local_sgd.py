@@ -45,6 +45,8 @@ class ClientTools:
         self.received: Mapping[str, Tensor] = {}
         self.loss_rms = self.batch_rms = math.nan
         """Root mean square of the sample losses in the job's first descent, and in that descent's last minibatch."""
+        self.steps = 0
+        """Steps of the last descent."""
 
     def sgd(
         self, start: Tensor, *, epochs: int | None = None, lr: float | None = None, **options: Any
@@ -67,6 +69,7 @@ class ClientTools:
         self.model.module.train()
         with self.model.seeded(self.draws(descent.purpose)) if self.model.random else nullcontext():
             losses = self._minibatch_losses(descent)
+        self.steps = len(losses)
         if not losses:
             return math.nan
         each = torch.cat(losses).double().cpu().numpy()  # once: every copy from a GPU waits for its work

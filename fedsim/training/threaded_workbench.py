@@ -38,7 +38,7 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
     """Return whether several threads are faster than one, by a rule of the work and never by a timing.
 
     One thread is faster on a GPU and for small models. It is required if training may draw from torch's generator, of
-    which a process has one, and if clients keep vectors from job to job. `sizes` [K] are the clients' training samples.
+    which a process has one. `sizes` [K] are the clients' training samples.
     """
     return is_large(spec, network, sizes) and not is_serial(spec, network, method)
 
@@ -53,10 +53,10 @@ def is_large(spec: WorkbenchSpec, network: Network, sizes: Ints) -> bool:
 
 
 def is_serial(spec: WorkbenchSpec, network: Network, method: ClientMethod) -> bool:
-    """Return whether one process trains in one thread only: on a GPU, with draws, or if clients keep something."""
+    """Return whether one process trains in one thread only: on a GPU, or with draws."""
     own = method.train is not None or method.personal is not None
     drawn = bool(may_draw(network.module)) or (own and method.draws)
-    return spec.device.startswith("cuda") or method.keeps or drawn
+    return spec.device.startswith("cuda") or drawn
 
 
 class ThreadedWorkbench:
@@ -81,13 +81,16 @@ class ThreadedWorkbench:
         if len(shares) < 2:
             return self.first.train(cohort, starts, rows, kept)
 
-        def work(bench: Workbench, share: slice) -> Reports:
-            return bench.train(cohort.part(share), starts[share], rows[share])[0]
+        before = [None] * k if kept is None else kept
 
-        reports = Reports.nothing(k)
-        for share, part in zip(shares, self._in_threads(work, shares), strict=True):
+        def work(bench: Workbench, share: slice) -> Results:
+            return bench.train(cohort.part(share), starts[share], rows[share], before[share])
+
+        reports, after = Reports.nothing(k), list(before)
+        for share, (part, keeps) in zip(shares, self._in_threads(work, shares), strict=True):
             reports.enter(np.arange(k)[share], part)
-        return reports, [None] * k
+            after[share] = keeps
+        return reports, after
 
     def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> Floats:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedsim.training.client_method import Trained, checked, checked_vector
 from fedsim.training.job import Cohort, Job, Report, Reports, update_norm
 from fedsim.training.loaded_model import LoadedModel, Scores, joined
 from fedsim.training.local_sgd import ClientTools, Descent
-from fedsim.training.minibatches import groups, job_losses
+from fedsim.training.minibatches import Group, groups, job_losses
 from fedsim.training.precision import rounding
 from fedsim.training.settings import WorkbenchSpec
 
@@ -61,8 +61,7 @@ class Workbench(LoadedModel):
         previous job. Also returns the one to keep, on the CPU: the previous one if what is sent is not finite.
         """
         local, P = ClientTools(self, job), len(self.flat)
-        params, *received = torch.split(start, P)
-        local.received = dict(zip(self.method.receives, received, strict=True))
+        params, local.received = self._divided(start)
         self.flat.copy_(params)
         before = math.nan
         if self.spec.losses and not self.method.reports_loss and not self._before_is_training:
@@ -74,8 +73,7 @@ class Workbench(LoadedModel):
             losses, correct = self._forward(local.rows, self.sgd.precision)
             after, accuracy = float(losses.mean()), float(correct.mean())
         torch.sub(params, self.flat, out=out[:P])
-        for name, into in zip(self.method.sends, torch.split(out[P:], P), strict=False):
-            into.copy_(trained.sent[name])
+        self._write_sent(out, trained.sent)
         finite = bool(_finite(out[None])[0])
         if self.method.reports_loss:
             before = trained.loss_before
@@ -87,12 +85,32 @@ class Workbench(LoadedModel):
     def _trained(self, local: ClientTools, params: Tensor, kept: Kept) -> Trained:
         """Train with the client method from `params` [P], which `flat` holds too; then `flat` holds the end."""
         if self.method.train is None:
-            correct = self.method.correction(local.views(params))
-            return Trained(self.flat, local.descend(Descent(self.sgd, correct=correct)))
+            return self._descended(local, params, kept)
         result = self._called(self.method.train, local, params, kept)
         trained = checked(result, len(self.flat), local.job.client, self.method.sends)
         self.flat.copy_(trained.end)
         return trained
+
+    def _descended(self, local: ClientTools, params: Tensor, kept: Kept) -> Trained:
+        """Run plain local SGD with the terms that the client method declares."""
+        method, client, anchor = self.method, local.job.client, local.views(params)
+        if method.offset is None:
+            return Trained(self.flat, local.descend(Descent(self.sgd, correct=method.correction(anchor))))
+        own = self._own(kept)
+        offset = local.views(method.offset.checked(own, local.received, client))
+        loss = local.descend(Descent(self.sgd, correct=method.correction(anchor, offset)))
+        rate = self.sgd.lr * self.sgd.lr_decay**local.job.version * local.steps
+        kept, sent = method.finished(params - self.flat, own, local.received, rate, client)
+        return Trained(self.flat, loss, kept=kept, sent=sent)
+
+    def _own(self, kept: Kept) -> Tensor:
+        """Return the vector [P] that a client kept, 0 before its first job."""
+        return torch.zeros_like(self.flat) if kept is None else kept.to(self.device)
+
+    def _divided(self, start: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the parameters [P] that a job starts from, and by name the vectors [P] that came with them."""
+        params, *received = torch.split(start, len(self.flat))
+        return params, dict(zip(self.method.receives, received, strict=True))
 
     def train(
         self, cohort: Cohort, starts: Sequence[Tensor], rows: Tensor, kept: Sequence[Kept] | None = None
@@ -135,19 +153,52 @@ class Workbench(LoadedModel):
         """Train the jobs in groups, whose clients train side by side, without the attacks of adversaries."""
         mode, reports, trained = self._side_by_side, Reports.nothing(len(jobs.cohort)), []
         assert mode is not None
+        params = {id(start): self._divided(start)[0] for start in jobs.starts}
+        starts, updates = [params[id(start)] for start in jobs.starts], jobs.rows[:, : len(self.flat)]
+        after = list(jobs.kept)
         for group in groups(jobs.cohort, self.splits["train"], self.sgd, self.seed, mode.limits):
-            starts = [jobs.starts[i] for i in group.jobs.tolist()]
-            losses = mode.train(group.on(self.device), starts, jobs.rows)
+            which = group.jobs.tolist()
+            offsets = None if self.method.offset is None else self._offsets(jobs, which)
+            losses = mode.train(group.on(self.device), [starts[i] for i in which], updates, offsets)
             trained.append((group.jobs, group.counts, losses))
-        for which, counts, losses in trained:  # after the last group: reading losses waits for the GPU
+            if offsets is not None:
+                self._finish(jobs, group, after)
+        for who, counts, losses in trained:  # after the last group: reading losses waits for the GPU
             means = job_losses(counts, losses)
-            reports.loss_train[which], reports.loss_rms[which], reports.batch_rms[which] = means
-        self._measure(jobs, reports)
-        return reports, [None] * len(jobs.cohort)
+            reports.loss_train[who], reports.loss_rms[who], reports.batch_rms[who] = means
+        self._measure(jobs, starts, reports)
+        finite = reports.finite.tolist()
+        return reports, [new if ok else old for new, old, ok in zip(after, jobs.kept, finite, strict=True)]
 
-    def _measure(self, jobs: Jobs, reports: Reports) -> None:
+    def _offsets(self, jobs: Jobs, which: Sequence[int]) -> Tensor:
+        """Return the vectors [g, P] that the clients of the jobs `which` [g] add to each gradient."""
+        offset, vectors = self.method.offset, []
+        assert offset is not None
+        for i in which:
+            received = self._divided(jobs.starts[i])[1]
+            vectors.append(offset.checked(self._own(jobs.kept[i]), received, jobs.cohort.clients.item(i)))
+        return torch.stack(vectors)
+
+    def _finish(self, jobs: Jobs, group: Group, after: list[Kept]) -> None:
+        """Write what the clients of a trained group send beside their updates, and into `after` what they keep."""
+        P = len(self.flat)
+        for place, i in enumerate(group.jobs.tolist()):
+            received, row = self._divided(jobs.starts[i])[1], jobs.rows[i]
+            rate = group.lr * int(np.count_nonzero(group.counts[:, place]))
+            own, client = self._own(jobs.kept[i]), jobs.cohort.clients.item(i)
+            kept, sent = self.method.finished(row[:P].clone(), own, received, rate, client)
+            self._write_sent(row, sent)
+            after[i] = kept.cpu()
+
+    def _write_sent(self, row: Tensor, sent: Mapping[str, Tensor]) -> None:
+        """Write the vectors [P] that a client sends beside its update into its row [columns]."""
+        P = len(self.flat)
+        for name, into in zip(self.method.sends, torch.split(row[P:], P), strict=False):
+            into.copy_(sent[name])
+
+    def _measure(self, jobs: Jobs, starts: Sequence[Tensor], reports: Reports) -> None:
         """Fill in the losses and accuracies that the spec asks for, and which rows are finite."""
-        cohort, starts, rows = jobs.cohort, jobs.starts, jobs.rows
+        cohort, rows = jobs.cohort, jobs.rows
         if self.spec.losses and self._before_is_training:
             reports.loss_before[:] = reports.loss_train
         elif self.spec.losses:
@@ -155,7 +206,7 @@ class Workbench(LoadedModel):
             reports.loss_before[:] = self._mean_losses(starts, loss_rows, self.sgd.precision)
         if self.spec.after:
             for i, client in enumerate(cohort.clients.tolist()):
-                self.flat.copy_(starts[i] - rows[i])
+                self.flat.copy_(starts[i] - rows[i, : len(self.flat)])
                 losses, correct = self._forward(self.training_rows(client), self.sgd.precision)
                 reports.loss_after[i], reports.accuracy_after[i] = losses.mean(), correct.mean()
         reports.finite[:] = _finite(rows)

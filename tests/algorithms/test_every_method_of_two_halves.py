@@ -43,7 +43,7 @@ class Client(LeastSquares):
         truth = draw.normal(size=P) + k
         x = draw.normal(size=(TAU, 6, P))
         super().__init__({"X": x, "y": x @ truth, "lr": LR, "E": 1})
-        self.received: dict[str, torch.Tensor] = {}
+        self.rate = TAU * LR
 
     def gradient(self, v: Vector, batch: int) -> Vector:
         x, y = self.x[batch].numpy(), self.y[batch].numpy()
@@ -70,14 +70,15 @@ def ours(
     )
     kept: dict[int, Any] = {}
     for step, cohort in enumerate(drawn):
-        start, *received = torch.split(server.sent, size)
-        rows = []
+        start, *vectors = torch.split(server.sent, size)
+        received, rows = dict(zip(method.receives, vectors, strict=True)), []
+        assert method.offset is not None
         for k in cohort:
-            clients[k].received = dict(zip(method.receives, received, strict=True))
-            assert method.train is not None
-            done = checked(method.train(clients[k], start, kept.get(k)), size, k, method.sends)
-            kept[k] = done.kept
-            rows.append(torch.cat([start - done.end, *(done.sent[name] for name in method.sends)]))
+            own = kept.get(k, torch.zeros_like(start))
+            offset = method.offset.checked(own, received, k)
+            end, _ = clients[k].sgd(start, correct=method.correction((start,), (offset,)))
+            kept[k], sent = method.finished(start - end, own, received, clients[k].rate, k)
+            rows.append(torch.cat([start - end, *(sent[name] for name in method.sends)]))
         who = np.array(cohort)
         reports = Reports.nothing(len(who))
         server.step(StepInput(step, who, 0 * who, 0 * who + 1, online=who, reports=reports), rows)
@@ -176,7 +177,7 @@ class Quadratic:
     """F(w) = a/2 (w - c)^2 in one dimension, and TAU steps of gradient descent on it."""
 
     def __init__(self, a: float, c: float, steps: int = TAU) -> None:
-        self.a, self.c, self.steps, self.received = a, c, steps, dict[str, torch.Tensor]()
+        self.a, self.c, self.steps, self.rate = a, c, steps, 0.1 * steps
 
     def views(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (flat,)

@@ -58,8 +58,16 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
         {"hidden": [16]},
         LocalSGD(batch_size=8, lr=0.02, momentum=0.9, weight_decay=0.01),
     ),
+    "offset": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.05, epochs=2, lr_decay=0.9)),
+    "large, offset": ("mlp", {"hidden": [200, 200]}, LocalSGD(batch_size=50, lr=0.1, epochs=2)),
+    "offset, momentum": (
+        "mlp",
+        {"hidden": [16]},
+        LocalSGD(batch_size=8, lr=0.02, momentum=0.9, weight_decay=0.01),
+    ),
 }
-"""Model, its options and local training. The proximal ones train with FedProx, the doubled ones with `ditto_global`."""
+"""Model, its options and local training. The proximal ones train with FedProx, the doubled ones with `ditto_global`,
+those with an offset with SCAFFOLD, and with momentum with FedDyn."""
 
 
 def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workbench:
@@ -69,6 +77,10 @@ def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workben
         spec = dataclasses.replace(spec, client="fedprox", client_options={"mu": 2.0})
     if "doubled" in shape:
         spec = dataclasses.replace(spec, client="ditto_global", client_options={"lam": 2.0})
+    if "offset" in shape:
+        spec = dataclasses.replace(spec, client="scaffold")
+    if shape == "offset, momentum":
+        spec = dataclasses.replace(spec, client="feddyn", client_options={"alpha": 0.5})
     return Workbench(dataclasses.replace(spec, **changes), data)
 
 

@@ -87,8 +87,13 @@ class Dense:
         self.filled = x.is_cuda
         """Whether idle clients fill up groups: a GPU may take other kernels for another number of clients."""
 
-    def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
+    def train(
+        self, group: Group, starts: Sequence[Tensor], rows: Tensor, offsets: Tensor | None = None
+    ) -> Tensor:
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g].
+
+        offsets: a vector [g, P] for each client, added to each gradient.
+        """
         g = len(group.jobs)
         padded = self.limits.clients if self.filled else g
         model = _Models(
@@ -98,6 +103,7 @@ class Dense:
             group.lr,
             momentum=bool(self.sgd.momentum),
             proximal=bool(self.method.proximal),
+            offsets=offsets,
         )
         losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():
@@ -220,6 +226,8 @@ class Dense:
                 gradient.mul_(factor)
             if model.anchors is not None:
                 gradient.add_(tensor[:a] - model.anchors[id(tensor)][:a], alpha=self.method.proximal)
+            if model.offsets is not None:
+                gradient[:active].add_(model.offsets[id(tensor)][:active])
             if sgd.weight_decay:
                 gradient.add_(tensor[:a], alpha=sgd.weight_decay)
             if model.velocity is not None:
@@ -234,6 +242,8 @@ class Dense:
         for tensor in layer:
             if tensor is not None and model.anchors is not None:
                 tensor[:active].lerp_(model.anchors[id(tensor)][:active], lr * self.method.proximal)
+            if tensor is not None and model.offsets is not None:
+                tensor[:active].add_(model.offsets[id(tensor)][:active], alpha=-lr)
         step = lr * self.method.gradient_factor(lr)
         w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-step)
         if b is not None:
@@ -275,6 +285,7 @@ class _Models:
         *,
         momentum: bool,
         proximal: bool,
+        offsets: Tensor | None,
     ) -> None:
         self.lr, same = lr, all(start is starts[0] for start in starts)
         every = [starts[0]] if same else [*starts, *[starts[0]] * (padded - len(starts))]
@@ -291,6 +302,12 @@ class _Models:
         self.velocity = {id(t): torch.zeros_like(t) for t in self.tensors} if momentum else None
         self.anchors = {id(t): (t[:1] if same else t).clone() for t in self.tensors} if proximal else None
         """The received models, of one client if all clients have the same."""
+        self.offsets = None if offsets is None else self._by_tensor(offsets)
+
+    def _by_tensor(self, rows: Tensor) -> dict[int, Tensor]:
+        """Return views of `rows` [g, P] in the shapes of the parameters, by the id of their tensors."""
+        parts = torch.split(rows, [tensor[0].numel() for tensor in self.tensors], dim=1)
+        return {id(t): part.view(-1, *t.shape[1:]) for t, part in zip(self.tensors, parts, strict=True)}
 
     def differences(self, starts: Sequence[Tensor], rows: Tensor, jobs: Sequence[int]) -> None:
         """Write start minus end of client i into row `jobs[i]`."""

@@ -54,8 +54,13 @@ class Vmap:
 
         self._gradients = vmap(grad_and_value(loss, has_aux=True))
 
-    def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
+    def train(
+        self, group: Group, starts: Sequence[Tensor], rows: Tensor, offsets: Tensor | None = None
+    ) -> Tensor:
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g].
+
+        offsets: a vector [g, P] for each client, added to each gradient.
+        """
         g, sgd = len(group.jobs), self.sgd
         idle = self.limits.clients - g
         first = torch.stack([*starts, *[starts[0]] * idle])
@@ -73,6 +78,8 @@ class Vmap:
                 gradient.mul_(factor)
             if self.method.proximal:
                 gradient.add_(flat - first, alpha=self.method.proximal)
+            if offsets is not None:
+                gradient[:active].add_(offsets[:active])
             if sgd.weight_decay:
                 gradient.add_(flat, alpha=sgd.weight_decay)
             if velocity is not None:
