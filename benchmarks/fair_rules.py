@@ -1,5 +1,5 @@
-"""What fair rules and FedProx cost beside FedAvg: rounds of W1 of `works.py` under each, fair rules with losses on all
-samples and on some.
+"""What fair rules and client methods cost beside FedAvg: rounds of W1 of `works.py` under each, fair rules with losses
+on all samples and on some.
 
 All run in turns, and a ratio is taken within each repetition.
 
@@ -19,6 +19,7 @@ def main() -> None:
     """Run, and print a table."""
     given = arguments(__doc__).parse_args()
     variants = {"fedavg": ["algorithm.name=fedavg"], "fedavg, clients fedprox": ["client.name=fedprox"]}
+    variants |= {name: [f"algorithm.name={name}", f"client.name={name}"] for name in ("scaffold", "feddyn")}
     for rule in RULES:
         variants[rule] = [f"algorithm.name={rule}"]
         variants[f"{rule}, losses on {SOME} samples"] = [

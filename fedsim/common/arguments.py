@@ -200,4 +200,5 @@ def _words_of(kind: Any, several: bool) -> str:
         return "None"
     name = "dict" if origin is Mapping else (origin or kind).__name__
     source = f", as {_FROM[name]}" if name in _FROM else ""
-    return f"{name}s{source}" if several else f"a {name}{source}"
+    one = f"an {name}" if name[0] in "AEIO" else f"a {name}"
+    return f"{name}s{source}" if several else f"{one}{source}"

@@ -281,6 +281,8 @@ def checked(result: Any, parameters: int, client: int, sends: tuple[str, ...] = 
 
 
 def _checked_sent(sent: Any, size: int, sends: tuple[str, ...], where: str) -> dict[str, Tensor]:
+    if not isinstance(sent, Mapping):
+        raise RunError(f"{where} must return 'sent' as a mapping, found {type(sent).__name__}")
     if set(sent) != set(sends):
         raise RunError(f"{where} must return 'sent' with {sorted(sends)}, found {sorted(sent)}")
     must = f"{where} must return 'sent' with"

@@ -40,7 +40,7 @@ HEAD = """
 import numpy as np
 import torch
 from fedsim.training.attack import Attack
-from fedsim.training.client_method import ClientMethod, Trained
+from fedsim.training.client_method import ClientMethod, Offset, Trained
 from fedsim.engine.selector import Selector, stateless as choosing
 from fedsim.worlds.scenario import Scenario
 from fedsim.server.rule import Algorithm, Direction, Needs, stateless
@@ -198,6 +198,13 @@ def test_an_attack_that_is_the_end_of_the_process_fails_the_run(mine: Any, tmp_p
             "ClientMethod(print, proximal=1)",
             "a client method's proximal: it has no effect beside train; pass `correct` to local.sgd",
         ),
+        ("client", "ClientMethod(offset=5)", "a client method's offset: expected an Offset or None, found 5"),
+        ("client", "Offset(5, print)", "an offset's vector: expected a function, found 5"),
+        (
+            "client",
+            "ClientMethod(offset=Offset(print, print))",
+            "it keeps a vector from job to job; set keeps=True",
+        ),
         (
             "client",
             "ClientMethod(print, plain_step_first=True)",
@@ -290,11 +297,31 @@ def test_needs_are_known() -> None:
         ("Trained(start.numpy(), 0.0)", r"'end' as a tensor \[\d+\], found ndarray"),
         ("Trained(start + 0, None)", "'loss' as a number, found NoneType"),
         ("Trained(start + 0, start)", "'loss' as a number, found Tensor"),
+        ("Trained(start + 0, 0.0, sent=[])", "'sent' as a mapping, found list"),
     ],
 )
 def test_a_client_method(mine: Any, tmp_path: Path, trained: str, match: str) -> None:
     method = mine(f"return ClientMethod(lambda local, start, kept: {trained})")
     assert_fails(tmp_path, RunError, rf"client \d+: .*{match}", client={"name": method})
+
+
+@pytest.mark.parametrize("mode", ["loop", "dense"])
+@pytest.mark.parametrize(
+    ("vector", "after", "match"),
+    [
+        ("0.0", "kept, {}", r"offset.vector must return a tensor \[\d+\], found float"),
+        ("kept[:2]", "kept, {}", r"offset.vector must return a tensor \[\d+\], found shape \[2\]"),
+        ("kept", "kept", "offset.after must return the vector to keep and .*, it returned Tensor"),
+        ("kept", "kept, kept", "offset.after must return 'sent' as a mapping, found Tensor"),
+        ("kept", "None, {}", r"offset.after must return first a tensor \[\d+\], found NoneType"),
+        ("kept", "kept, {'more': kept}", r"must return 'sent' with \[\], found \['more'\]"),
+    ],
+)
+def test_an_offset(mine: Any, tmp_path: Path, mode: str, vector: str, after: str, match: str) -> None:
+    offset = f"Offset(lambda kept, received: {vector}, lambda update, kept, received, rate: ({after}))"
+    method = mine(f"return ClientMethod(offset={offset}, keeps=True)")
+    match = rf"client \d+: the client method's .*{match}"
+    assert_fails(tmp_path, RunError, match, client={"name": method}, train={"mode": mode})
 
 
 @pytest.mark.parametrize(
