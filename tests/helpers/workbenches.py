@@ -6,11 +6,13 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.augmentation import Augment
-from fedsim.training.job import Cohort
+from fedsim.training.job import Cohort, Reports
 from fedsim.training.settings import LocalSGD, WorkbenchSpec
+from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 
 K, FEATURES, CLASSES = 40, 64, 10
@@ -87,3 +89,28 @@ def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workben
 def cohort(k: int = K) -> Cohort:
     shares = np.where(np.arange(k) % 5 == 3, 0.4, 1.0)
     return Cohort(np.arange(k), np.arange(k) % K, np.arange(k) % 3, np.arange(k) % 2, shares, np.arange(k))
+
+
+def trained(
+    made: Workbench | ThreadedWorkbench, jobs: Cohort, same: bool = True
+) -> tuple[torch.Tensor, Reports]:
+    """Train jobs from one model, or each from that of its version.
+
+    Returns the rows that clients send, and behind each what its client keeps. The server's vectors and what clients
+    kept before are noise; every fifth client has kept nothing yet.
+    """
+    network = made.first.network if isinstance(made, ThreadedWorkbench) else made.network
+
+    def vector(seed: int) -> torch.Tensor:
+        return 0.1 * torch.randn(network.P, generator=torch.Generator().manual_seed(seed))
+
+    beside = [vector(100 + i) for i in range(len(made.method.receives))]
+    starts = [torch.cat([network.initial(version), *beside]) for version in range(2)]
+    mine = [starts[0 if same else version] for version in jobs.versions.tolist()]
+    rows = torch.full((len(jobs), made.columns), torch.nan)
+    if not made.method.keeps:
+        return rows, made.train(jobs, mine, rows)[0]
+    before = [vector(client) if client % 5 else None for client in jobs.clients.tolist()]
+    reports, after = made.train(jobs, mine, rows, before)
+    kept = [torch.zeros(network.P) if vector is None else vector for vector in after]
+    return torch.cat([rows, torch.stack(kept)], dim=1), reports

@@ -29,34 +29,12 @@ from fedsim.training.modes.linear_layers import linear_layers
 from fedsim.training.settings import LocalSGD, Mode, WorkbenchSpec
 from fedsim.training.workbench import Workbench
 from noise import noise
-from workbenches import CLASSES, SHAPES, K, bench, cohort
+from workbenches import CLASSES, SHAPES, K, bench, cohort, trained
 
 
 @pytest.fixture(scope="module")
 def data() -> FederatedData:
     return noise(K, (1, 60), 8, CLASSES)
-
-
-def trained(made: Workbench, jobs: Cohort, same: bool = True) -> tuple[torch.Tensor, Reports]:
-    """Train jobs from one model, or each from that of its version.
-
-    Returns the rows that clients send, and behind each what its client keeps. The server's vectors and what clients
-    kept before are noise; every fifth client has kept nothing yet.
-    """
-
-    def vector(seed: int) -> torch.Tensor:
-        return 0.1 * torch.randn(made.network.P, generator=torch.Generator().manual_seed(seed))
-
-    beside = [vector(100 + i) for i in range(len(made.method.receives))]
-    starts = [torch.cat([made.network.initial(version), *beside]) for version in range(2)]
-    mine = [starts[0 if same else version] for version in jobs.versions.tolist()]
-    rows = torch.empty(len(jobs), made.columns)
-    if not made.method.keeps:
-        return rows, made.train(jobs, mine, rows)[0]
-    reports, after = made.train(
-        jobs, mine, rows, [vector(c) if c % 5 else None for c in jobs.clients.tolist()]
-    )
-    return torch.cat([rows, torch.stack([kept for kept in after if kept is not None])], dim=1), reports
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import workbenches
 from fedsim.common.threads import at_most
 from fedsim.config.load import parse
 from fedsim.data.federated_data import FederatedData, Split
@@ -51,6 +52,9 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a method of its own": {"client": "fedprox", "client_options": {"mu": 0.1}},
     "personal models": {"client": "qmaml", "client_options": {}},
+    "models that are kept": {"client": "ditto", "client_options": {}},
+    "vectors that are kept and sent": {"client": "scaffold", "client_options": {}},
+    "updates that are kept": {"adversaries": (Adversary("replay", {}, clients=(1, 2, 6)),)},
     "residuals": {
         "model": "nfresnet",
         "model_options": {"stem": 16, "stages": [8, 16], "blocks": 1},
@@ -73,11 +77,7 @@ def cohort(k: int) -> Cohort:
 
 
 def trained(made: Workbench | ThreadedWorkbench, k: int) -> tuple[torch.Tensor, Reports]:
-    first = made.first if isinstance(made, ThreadedWorkbench) else made
-    starts = [first.network.initial(version) for version in range(2)]
-    rows = torch.full((k, first.network.P), torch.nan)
-    jobs = cohort(k)
-    return rows, made.train(jobs, [starts[v] for v in jobs.versions.tolist()], rows)[0]
+    return workbenches.trained(made, cohort(k), same=False)
 
 
 def equal(a: Reports, b: Reports) -> bool:
