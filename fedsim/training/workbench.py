@@ -167,8 +167,7 @@ class Workbench(LoadedModel):
             means = job_losses(counts, losses)
             reports.loss_train[who], reports.loss_rms[who], reports.batch_rms[who] = means
         self._measure(jobs, starts, reports)
-        finite = reports.finite.tolist()
-        return reports, [new if ok else old for new, old, ok in zip(after, jobs.kept, finite, strict=True)]
+        return reports, after
 
     def _offsets(self, jobs: Jobs, which: Sequence[int]) -> Tensor:
         """Return the vectors [g, P] that the clients of the jobs `which` [g] add to each gradient."""
