@@ -23,6 +23,12 @@ def large_model() -> RunSpec:
     return prepare(small(model={"name": "mlp", "hidden": [2000, 2000]}))
 
 
+@pytest.fixture(scope="module")
+def large_model_with_dropout() -> RunSpec:
+    """Training draws from torch's generator, which a process has only once."""
+    return prepare(small(model={"name": "cnn", "channels": [64, 64], "dropout": [0.5, 0.5]}))
+
+
 def test_on_few_cores_auto_trains_in_this_process(small_model: RunSpec, large_model: RunSpec) -> None:
     for spec in (small_model, large_model):
         assert [spec.auto_workers(cores, 0) for cores in (1, 2, threads.MOST)] == [0, 0, 0]
@@ -30,13 +36,12 @@ def test_on_few_cores_auto_trains_in_this_process(small_model: RunSpec, large_mo
 
 
 def test_auto_takes_workers_for_a_large_model_that_one_process_trains_in_one_thread(
-    small_model: RunSpec, large_model: RunSpec
+    large_model_with_dropout: RunSpec,
 ) -> None:
-    """The clients of Ditto keep models of their own from job to job, and train one after the other."""
-    keeps = {"client": "ditto"}
-    assert replace(large_model, bench=replace(large_model.bench, **keeps)).auto_workers(2, 0) == 2
-    assert replace(large_model, bench=replace(large_model.bench, **keeps)).auto_workers(1, 0) == 0
-    assert replace(small_model, bench=replace(small_model.bench, **keeps)).auto_workers(2, 0) == 0
+    small_one = prepare(small(model={"name": "cnn", "channels": [4, 4], "dropout": [0.5, 0.5]}))
+    assert large_model_with_dropout.auto_workers(2, 0) == 2
+    assert large_model_with_dropout.auto_workers(1, 0) == 0
+    assert small_one.auto_workers(2, 0) == 0
 
 
 @pytest.mark.parametrize(("gpus", "workers"), [(1, 0), (4, 4)])
@@ -45,10 +50,11 @@ def test_auto_takes_a_worker_for_each_of_several_gpus(large_model: RunSpec, gpus
     assert on_gpu.auto_workers(64, gpus) == workers
 
 
-def test_only_a_large_model_whose_clients_keep_nothing_trains_in_threads(
-    small_model: RunSpec, large_model: RunSpec
+def test_only_a_large_model_that_draws_nothing_trains_in_threads(
+    small_model: RunSpec, large_model: RunSpec, large_model_with_dropout: RunSpec
 ) -> None:
     ditto = {"client": "ditto", "client_options": {"lam": 0.1}, "mode": "loop"}
     keeping = replace(large_model, bench=replace(large_model.bench, **ditto))
-    made = [type(spec.workbench()) for spec in (small_model, large_model, keeping)]
-    assert made == [Workbench, ThreadedWorkbench, Workbench]
+    specs = (small_model, large_model, keeping, large_model_with_dropout)
+    made = [type(spec.workbench()) for spec in specs]
+    assert made == [Workbench, ThreadedWorkbench, ThreadedWorkbench, Workbench]
