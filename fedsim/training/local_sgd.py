@@ -80,7 +80,7 @@ class ClientTools:
     def _minibatch_losses(self, descent: Descent) -> list[Tensor]:
         """Take the steps of a descent; return the losses [B] of each minibatch before its step."""
         sgd, rows = descent.sgd, self.rows if descent.rows is None else descent.rows
-        lr = sgd.lr * sgd.lr_decay**self.job.version
+        lr = sgd.rate(self.job.version)
         epochs, most_steps = self._allowed(descent, len(rows))
         objective, correct = descent.objective or self._mean_loss, descent.correct
         velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None

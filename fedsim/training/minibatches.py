@@ -229,6 +229,6 @@ def _group(cohort: Cohort, steps: Steps, jobs: Ints, split: Split, sgd: LocalSGD
         weight=padded((1.0 / counts[minibatch]).astype(np.float32)),
         counts=counts.reshape(s, g),
         active=np.searchsorted(-total, -np.arange(s), side="left").tolist(),
-        lr=sgd.lr * sgd.lr_decay ** int(cohort.versions[jobs[0]]),
+        lr=sgd.rate(int(cohort.versions[jobs[0]])),
         views=views,
     )

@@ -20,7 +20,7 @@ Mode = Literal["loop", "vmap", "dense"]
 
 @dataclass(frozen=True, slots=True)
 class LocalSGD:
-    """How a client trains. A job that starts from model version v uses the learning rate `lr * lr_decay**v`."""
+    """How a client trains."""
 
     epochs: int = 1
     batch_size: int | None = 32
@@ -36,6 +36,10 @@ class LocalSGD:
     """The loss of a sample, which training minimizes and evaluation reports."""
     precision: Precision = "float32"
     """Numeric precision of training; see `fedsim.training.precision`."""
+
+    def rate(self, version: int) -> float:
+        """Return the learning rate of a job that starts from this model version."""
+        return self.lr * self.lr_decay**version
 
 
 @dataclass(frozen=True, slots=True)

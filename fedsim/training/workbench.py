@@ -23,6 +23,9 @@ from fedsim.training.minibatches import Group, groups, job_losses
 from fedsim.training.precision import rounding
 from fedsim.training.settings import WorkbenchSpec
 
+Given = tuple[Tensor, Mapping[str, Tensor], int]
+"""What an offset depends on: the vector that the client kept, 0 at first, those that it received, and the client."""
+
 
 class Workbench(LoadedModel):
     """Trains and evaluates any client in one process.
@@ -99,7 +102,7 @@ class Workbench(LoadedModel):
         own = self._own(kept)
         offset = local.views(method.offset.checked(own, local.received, client))
         loss = local.descend(Descent(self.sgd, correct=method.correction(anchor, offset)))
-        rate = self.sgd.lr * self.sgd.lr_decay**local.job.version * local.steps
+        rate = self.sgd.rate(local.job.version) * local.steps
         kept, sent = method.finished(params - self.flat, own, local.received, rate, client)
         return Trained(self.flat, loss, kept=kept, sent=sent)
 
@@ -153,38 +156,32 @@ class Workbench(LoadedModel):
         """Train the jobs in groups, whose clients train side by side, without the attacks of adversaries."""
         mode, reports, trained = self._side_by_side, Reports.nothing(len(jobs.cohort)), []
         assert mode is not None
-        params = {id(start): self._divided(start)[0] for start in jobs.starts}
-        starts, updates = [params[id(start)] for start in jobs.starts], jobs.rows[:, : len(self.flat)]
-        after = list(jobs.kept)
+        divided = {id(start): self._divided(start) for start in jobs.starts}
+        starts = [divided[id(start)][0] for start in jobs.starts]
+        updates, after, offset = jobs.rows[:, : len(self.flat)], list(jobs.kept), self.method.offset
         for group in groups(jobs.cohort, self.splits["train"], self.sgd, self.seed, mode.limits):
             which = group.jobs.tolist()
-            offsets = None if self.method.offset is None else self._offsets(jobs, which)
+            given, offsets = list[Given](), None
+            if offset is not None:
+                for i in which:
+                    received, client = divided[id(jobs.starts[i])][1], jobs.cohort.clients.item(i)
+                    given.append((self._own(jobs.kept[i]), received, client))
+                offsets = torch.stack([offset.checked(*one) for one in given])
             losses = mode.train(group.on(self.device), [starts[i] for i in which], updates, offsets)
             trained.append((group.jobs, group.counts, losses))
-            if offsets is not None:
-                self._finish(jobs, group, after)
+            if offset is not None:
+                self._finish(jobs, group, given, after)
         for who, counts, losses in trained:  # after the last group: reading losses waits for the GPU
             means = job_losses(counts, losses)
             reports.loss_train[who], reports.loss_rms[who], reports.batch_rms[who] = means
         self._measure(jobs, starts, reports)
         return reports, after
 
-    def _offsets(self, jobs: Jobs, which: Sequence[int]) -> Tensor:
-        """Return the vectors [g, P] that the clients of the jobs `which` [g] add to each gradient."""
-        offset, vectors = self.method.offset, []
-        assert offset is not None
-        for i in which:
-            received = self._divided(jobs.starts[i])[1]
-            vectors.append(offset.checked(self._own(jobs.kept[i]), received, jobs.cohort.clients.item(i)))
-        return torch.stack(vectors)
-
-    def _finish(self, jobs: Jobs, group: Group, after: list[Kept]) -> None:
+    def _finish(self, jobs: Jobs, group: Group, given: Sequence[Given], after: list[Kept]) -> None:
         """Write what the clients of a trained group send beside their updates, and into `after` what they keep."""
         P = len(self.flat)
-        for place, i in enumerate(group.jobs.tolist()):
-            received, row = self._divided(jobs.starts[i])[1], jobs.rows[i]
-            rate = group.lr * int(np.count_nonzero(group.counts[:, place]))
-            own, client = self._own(jobs.kept[i]), jobs.cohort.clients.item(i)
+        for place, (i, (own, received, client)) in enumerate(zip(group.jobs.tolist(), given, strict=True)):
+            row, rate = jobs.rows[i], group.lr * int(np.count_nonzero(group.counts[:, place]))
             kept, sent = self.method.finished(row[:P].clone(), own, received, rate, client)
             self._write_sent(row, sent)
             after[i] = kept.cpu()
