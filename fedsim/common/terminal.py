@@ -10,14 +10,17 @@ import sys
 import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
-_LEAST_COLUMNS = 80
+_LEAST_COLUMNS, _MOST_COLUMNS, _ANY_WIDTH = 80, 120, 100_000
 PLAIN = "fedsim.plain"
 """The error handler of streams for characters that their encoding lacks: similar letters, or a question mark."""
 _SIMILAR = {"±": "+-", "–": "-", "−": "-", "…": "...", "×": "x", "µ": "u", "²": "2", "≤": "<=", "≥": ">="}
@@ -125,18 +128,58 @@ class Terminal(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print. In a terminal below 80 columns a table with columns that cannot wrap breaks its lines, uncut."""
+        """Print. Columns of a table that is too wide wrap between words, and inside words only if they must.
+
+        Lines are broken, uncut, in a terminal below 80 columns if a table has columns that cannot wrap. A file gets
+        lines of up to 120 characters where shorter ones would break words.
+        """
         tables = [printed for printed in objects if isinstance(printed, Table)]
-        if self.width < _LEAST_COLUMNS and any(
-            column.no_wrap for table in tables for column in table.columns
-        ):
-            Terminal(file=self.file, width=_LEAST_COLUMNS).print(*objects, **options, crop=False)
+        width = self.width
+        if not self.is_terminal:
+            least = max((_size(self, table).minimum for table in tables), default=0)
+            width = max(width, least) if least <= _MOST_COLUMNS else width
+        if width < _LEAST_COLUMNS and any(column.no_wrap for table in tables for column in table.columns):
+            width = _LEAST_COLUMNS
+        if width > self.width:
+            Terminal(file=self.file, width=width).print(*objects, **options, crop=False)
         else:
-            super().print(*objects, **options)
+            fitted = (self._fitted(each) if isinstance(each, Table) else each for each in objects)
+            super().print(*fitted, **options)
+
+    def _fitted(self, table: Table) -> Table:
+        """Return a table as wide as this console, its columns at least as wide as their longest word, if it fits."""
+        least, most = _size(self, table)
+        if not least <= self.width < most:
+            return table
+        columns = [replace(column) for column in table.columns]
+        sizes = [_column_size(self, column) for column in columns]
+        widths = [size.maximum for size in sizes]
+        for _ in range(most - self.width):
+            _, widest = max((width, i) for i, width in enumerate(widths) if width > sizes[i].minimum)
+            widths[widest] -= 1
+        for column, width in zip(columns, widths, strict=True):
+            column.max_width = width
+        narrower = copy(table)
+        narrower.columns = columns
+        return narrower
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text without markup, with nonprinting characters as escapes."""
         return super().render_str(visible(text), **options)
+
+
+def _size(console: Console, table: Table) -> Measurement:
+    """Return the widths of a table whose columns are as wide as their longest words, and as wide as their lines."""
+    most = Measurement.get(console, console.options.update_width(_ANY_WIDTH), table).maximum
+    return Measurement(most - sum(_column_size(console, column).span for column in table.columns), most)
+
+
+def _column_size(console: Console, column: Column) -> Measurement:
+    """Return the widths of a column's longest word, or of the whole column if it cannot wrap, and of the column."""
+    wide = console.options.update_width(_ANY_WIDTH)
+    sizes = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
+    most = max(size.maximum for size in sizes)
+    return Measurement(most if column.no_wrap else max(size.minimum for size in sizes), most)
 
 
 def _prints(c: str) -> bool:

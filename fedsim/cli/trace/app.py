@@ -14,7 +14,7 @@ from fedsim.cli.trace.export import export
 from fedsim.cli.trace.fit import fit
 from fedsim.cli.trace.importing import import_files
 from fedsim.cli.trace.join import join_files
-from fedsim.cli.trace.output import Force, Out, TraceFile, check_free, summary_line, write
+from fedsim.cli.trace.output import Force, Out, TraceFile, check_free, summary_line, warnings, write
 from fedsim.cli.trace.show import show
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.terminal import say
@@ -69,7 +69,10 @@ def check(file: TraceFile) -> None:
     """Check a trace file. Each problem is shown with its client and row."""
     from fedsim.worlds.trace import read_trace
 
-    say(f"ok: {file}: {summary_line(read_trace(file))}")
+    trace = read_trace(file)
+    say(f"ok: {file}: {summary_line(trace)}")
+    for warning in warnings(trace):
+        say(f"warning: {warning}")
 
 
 def _shipped(scenario: Path) -> Path:

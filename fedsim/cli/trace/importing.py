@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from fedsim.cli.trace.output import Force, Out, check_free
+from fedsim.cli.trace.output import Force, Out, check_free, warnings
 from fedsim.common.errors import ConfigError, closest, short
 from fedsim.common.terminal import say
-from fedsim.common.units import US, show_us
+from fedsim.common.units import show_us
 
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
-_LATE_US = 365 * 86_400 * US
-"""If the first client comes online later than this, the file's times are probably dates, such as Unix times."""
 _SHOWN_ABOVE = ("importer", "options", "files", "licence", "units")
 
 
@@ -76,10 +74,8 @@ def import_report(trace: Trace) -> Iterator[str]:
     yield f"intervals  {', '.join(f'{n:,} {kind}' for kind, n in intervals(trace).items()) or 'none'}"
     origin = f" from {trace.origin}" if trace.origin else ""
     yield f"span       {show_us(trace.horizon_us)}{origin}, then {trace.after_end}{_loops(trace)}"
-    starts_us = trace.spans("online").start_us
-    if len(starts_us) and (first_us := int(starts_us.min())) > _LATE_US:
-        late = f"the first client is online after {show_us(first_us)}"
-        yield f"warning    {late}: times count from 0; subtract the first from Unix times"
+    for warning in warnings(trace):
+        yield f"warning    {warning}"
     if trace.about.num_columns:
         yield f"about      {', '.join(trace.about.column_names)}"
     notes = {key: value for key, value in source.items() if key not in _SHOWN_ABOVE}

@@ -1,4 +1,4 @@
-"""Functions shared by the commands of `fedsim trace` that write a world."""
+"""Functions shared by the commands of `fedsim trace`: options, files, pictures, and lines about a world."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typer import Argument, Option
 
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import say
-from fedsim.common.units import show_us
+from fedsim.common.units import US, show_us
 
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
+_LATE_US = 365 * 86_400 * US
+"""If the first client comes online later than this, the file's times are probably dates, such as Unix times."""
 
 TraceFile = Annotated[Path, Argument(help="A trace file.")]
 Out = Annotated[Path, Option("--out", "-o", help="The Parquet file to write.")]
@@ -59,3 +61,11 @@ def summary_line(trace: Trace) -> str:
         f"{trace.clients:,} clients, {show_us(trace.horizon_us)}, {len(trace.table):,} intervals,"
         f" after_end {trace.after_end}, digest {trace.digest()[:16]}"
     )
+
+
+def warnings(trace: Trace) -> Iterator[str]:
+    """Yield what is allowed in a world and probably not meant: a first client that comes online after a year."""
+    starts_us = trace.spans("online").start_us
+    if len(starts_us) and (first_us := int(starts_us.min())) > _LATE_US:
+        late = f"the first client is online after {show_us(first_us)}"
+        yield f"{late}: times count from 0; subtract the first from Unix times"

@@ -11,7 +11,7 @@ from typer import Option
 from fedsim import analysis
 from fedsim.cli.options import PAGES, PICTURES, check_ending
 from fedsim.cli.trace.chart import blocks, chart
-from fedsim.cli.trace.output import Png, TraceFile, save_picture, writing
+from fedsim.cli.trace.output import Png, TraceFile, save_picture, warnings, writing
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.terminal import Terminal, facts_table, say
 
@@ -41,6 +41,8 @@ def show(
     console = Terminal(highlight=False)
     console.print(facts_table(analysis.world_facts(trace)))
     console.print(f"* {analysis.QUARTILES_NOTE}\n")
+    for warning in warnings(trace):
+        say(f"warning: {warning}\n")
     columns = min(_CHART_COLUMNS, trace.horizon_us)
     for line in chart(analysis.online_share(trace, columns).tolist(), trace.horizon_us, blocks()):
         say(line)

@@ -67,9 +67,14 @@ def test_times_that_do_not_count_from_0_are_said_to(tmp_path, first, warned):
     """1,704,067,200 s after 1970 is January 1, 2024, which is 19,723 days."""
     path = tmp_path / "unix.csv"
     path.write_text(f"client,start_s,end_s\na,{first},{first + 60}\nb,{first + 30},{first + 90}\n")
-    output = run(path, "-o", tmp_path / "w.parquet").output
+    world = tmp_path / "w.parquet"
+    output = run(path, "-o", world).output
     advice = "the first client is online after 19723d 00:00:00: times count from 0; subtract the first from Unix times"
     assert (advice in output) == warned
+    for command in ("check", "show"):
+        result = CliRunner().invoke(trace_app, [command, str(world)])
+        assert result.exit_code == 0
+        assert (f"warning: {advice}" in result.output) == warned
 
 
 def test_folders_are_walked(table, tmp_path):

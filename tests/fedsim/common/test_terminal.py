@@ -1,0 +1,71 @@
+"""Tables as wide as the console."""
+
+import io
+
+import pytest
+from rich import box
+from rich.table import Table
+
+from fedsim.common.terminal import Terminal
+
+WORDS = ["mean", "percent", "fedprox_released", "division=pat2", "[-0.388,", "+0.0598]", "6"]
+LEAST, MOST = 7 + 1 + 16 + 1 + 8 + 1 + 1, 12 + 1 + 16 + 1 + 17 + 1 + 1
+"""The widths with a word in each line, and with none wrapped: four columns with a space between them."""
+
+
+def table(**column):
+    made = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, show_header=False)
+    for _ in range(4):
+        made.add_column(overflow="fold", **column)
+    made.add_row("mean percent", "fedprox_released\ndivision=pat2", "[-0.388, +0.0598]", "6")
+    return made
+
+
+def printed(table, width, **options):
+    out = io.StringIO()
+    Terminal(file=out, width=width, **options).print(table)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", range(LEAST, MOST + 1))
+def test_columns_wrap_between_words(width):
+    lines = printed(table(), width, force_terminal=True).splitlines()
+    assert sorted(word for line in lines for word in line.split()) == sorted(WORDS)
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", range(1, LEAST))
+def test_a_file_gets_longer_lines_rather_than_broken_words(width):
+    lines = printed(table(), width).splitlines()
+    assert sorted(word for line in lines for word in line.split()) == sorted(WORDS)
+    assert {len(line) for line in lines} == {LEAST}
+
+
+def test_a_terminal_gets_broken_words_rather_than_longer_lines():
+    lines = printed(table(), LEAST - 1, force_terminal=True).splitlines()
+    assert max(map(len, lines)) <= LEAST - 1
+    assert "fedprox_released" not in " ".join(lines)
+
+
+@pytest.mark.parametrize(("length", "whole"), [(120, True), (121, False)])
+def test_lines_of_a_file_have_up_to_120_characters(length, whole):
+    made = Table(box=None, pad_edge=False, show_header=False)
+    made.add_column(overflow="fold")
+    made.add_row("x" * length)
+    lines = printed(made, 80).splitlines()
+    assert ("x" * length in lines) == whole
+    assert "".join(lines).strip() == "x" * length
+
+
+def test_columns_that_cannot_wrap_keep_their_width():
+    made = table()
+    made.columns[2].no_wrap = True
+    made.add_column(no_wrap=True)
+    made.add_row("", "", "", "", "y" * 60)
+    assert "[-0.388, +0.0598]" in printed(made, LEAST + 9 + 61, force_terminal=True)
+
+
+def test_printing_leaves_the_table_as_it_was():
+    made = table()
+    narrow = printed(made, LEAST)
+    assert printed(made, MOST) != narrow == printed(made, LEAST)
