@@ -450,7 +450,7 @@ FEWER_SAMPLES = {"qffl_table1_shakespeare": {"run.task.stride": 100}}
 
 
 def _cut(path: Path, steps: int) -> dict[str, Any]:
-    """Return the assignments that cut the runs of a table to a few steps, wherever it sets their number."""
+    """Return the assignments that cut the runs of a table to a few steps: those of its rows, and those of all others."""
     study = load_study(path)
     places = {
         f"axes.{axis}.{level}"
@@ -458,7 +458,7 @@ def _cut(path: Path, steps: int) -> dict[str, Any]:
         for level, tables in levels.items()
         if "stop" in tables
     }
-    return {f"{place}.stop.steps": steps for place in places or {"run"}}
+    return {f"{place}.stop.steps": steps for place in places | {"run"}}
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,9 @@ def test_the_first_step_of_a_table_runs(path: Path, tmp_path: Path) -> None:
     results = simulate([cell.config for cell in cells], out=tmp_path, workers=0)
     assert len(results) == len(cells)
     for result in results:
-        final = analysis.open_run(result.folder).final()
+        run = analysis.open_run(result.folder)
+        assert run.manifest["steps"] == 1
+        final = run.final()
         assert np.isfinite(final.loss[final.n > 0]).all()
 
 
