@@ -29,6 +29,7 @@ from fedsim.server.rule import Algorithm, GramLevel, Needs
 from fedsim.server.spec import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
 from fedsim.training.evaluation import EVAL_ROWS
+from fedsim.training.loaded_model import training_bytes
 from fedsim.training.modes import resolve_mode
 from fedsim.training.network import Network, build_network
 from fedsim.training.settings import WorkbenchSpec
@@ -93,7 +94,7 @@ class RunSpec:
 
     def footprint(self, workers: int) -> Footprint:
         """Return the facts that determine the run's memory."""
-        method = self.bench.method()
+        method, on_gpu = self.bench.method(), self.server.device.startswith("cuda")
         return Footprint(
             self.server,
             self.plan.pacing,
@@ -104,10 +105,16 @@ class RunSpec:
             keepers=len(rememberers(self.bench.adversaries)) or None,
             history=self.server.history,
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
-            forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
+            forward_bytes=0 if on_gpu else self._forward_bytes(),
+            step_bytes=0 if on_gpu else self._training_bytes(),
             threads=threads.most() if self._threaded() else 1,
             unseen=self.data.n_unseen,
         )
+
+    def _training_bytes(self) -> int:
+        """Return about how many bytes a process or thread needs to train."""
+        sizes, at_once = self.data.train.sizes, self.plan.pacing.concurrency
+        return training_bytes(self.bench, self.network, self.bench.method(), sizes, at_once)
 
     def check_fits(self, workers: int) -> None:
         """Raise ConfigError if the run would not fit into the memory of this machine or its GPU."""

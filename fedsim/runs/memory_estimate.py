@@ -59,8 +59,10 @@ class Footprint:
     """Clients of one audit."""
     forward_bytes: int = 0
     """Largest size of a layer's input and output, for each process or thread that evaluates."""
+    step_bytes: int = 0
+    """What a step of local training takes, for each process or thread that trains."""
     threads: int = 1
-    """Threads that evaluate at the same time, if everything runs in one process."""
+    """Threads that train and evaluate at the same time, if everything runs in one process."""
     unseen: int = 0
     """Clients that never train, which task.clients counts too."""
 
@@ -85,7 +87,7 @@ class Footprint:
         Parameters are float32; one version lives per server step that some running job started from, at most one per
         job in flight, and with rules that start clients from what they received last, one per client. Memory of a GPU
         is not counted. "history", "gram" and "solve" are upper bounds: an update or a product takes memory once it is
-        written, and a rule solves for the updates that it still remembers.
+        written, and a rule solves for the updates that it still remembers. "training" may be half or twice as much.
         """
         size, plan, workers = history_size(self.server), self.plan(), self.workers
         row, at_once = 4 * size.columns, self.pacing.concurrency
@@ -100,6 +102,7 @@ class Footprint:
             "kept": self._kept_rows() * row,
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,
+            "training": self.step_bytes * (workers or self.threads),
             "evaluation": self.forward_bytes * (workers or self.threads),
             "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
         }
@@ -179,6 +182,7 @@ class Footprint:
                 self, server=replace(server, most_updates=at_once), pacing=slower
             ),
             "a model of half the size": replace(self, server=replace(server, blocks=halves)),
+            "half of train.batch_size": replace(self, step_bytes=self.step_bytes // 2),
             "half of the samples": replace(self, data_bytes=self.data_bytes // 2),
             "half of world.horizon": replace(self, trace_bytes=self.trace_bytes // 2),
             f"--workers {self.workers // 2}": replace(self, workers=self.workers // 2),

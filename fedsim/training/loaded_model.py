@@ -14,18 +14,23 @@ from torch import Tensor
 
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.augmentation import Augmenter
-from fedsim.training.client_method import Tensors
+from fedsim.training.client_method import ClientMethod, Tensors
 from fedsim.training.evaluation import EVAL_ROWS, SCORED_ROWS, Samples
 from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import correct_of, losses_of
 from fedsim.training.minibatches import loss_rows
-from fedsim.training.modes import may_draw, resolve_mode
+from fedsim.training.modes import dense, may_draw, resolve_mode, vmap
 from fedsim.training.modes.dense import Dense
+from fedsim.training.modes.linear_layers import linear_layers
 from fedsim.training.modes.vmap import Vmap
-from fedsim.training.network import build_network
+from fedsim.training.network import Network, build_network
 from fedsim.training.precision import Precision, device_named, lowered, rounding
 from fedsim.training.settings import WorkbenchSpec
 
+_TRAINED_ROWS = 5
+"""Vectors [P] of a client that trains: its model before and after, its gradient by tensor and as one, and a step."""
+_VMAP_BYTES = 150 * 2**20
+"""What torch.func.vmap imports when it is first used: triton and sympy."""
 Scores = tuple[Floats, NDArray[np.bool_]]
 """The losses [n] of samples, and whether each is classified correctly."""
 
@@ -35,6 +40,28 @@ def shared_tensor(array: NDArray[np.generic]) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)
+
+
+def training_bytes(
+    spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: Ints, at_once: int
+) -> int:
+    """Return about how many bytes a thread needs to train clients on a CPU.
+
+    Counted are what the forward pass of the largest minibatch saves for the backward pass, which takes as much again,
+    and the models and gradients of the clients that train side by side.
+
+    Args:
+        sizes: training samples of each client, [K].
+        at_once: most clients that train at the same time.
+    """
+    mode, sgd = resolve_mode(spec.mode, network.module, method, spec.device), spec.sgd
+    width, clients, imported = min(sgd.batch_size or int(sizes.max()), int(sizes.max())), 1, 0
+    if mode == "dense":
+        clients = min(dense.group_limits(linear_layers(network.module), sgd, gpu=False).most(width), at_once)
+    elif mode == "vmap":
+        clients, imported = vmap.group_limits(network, gpu=False).clients, _VMAP_BYTES
+    rows = _TRAINED_ROWS + bool(sgd.momentum) + bool(method.proximal) + (method.offset is not None)
+    return clients * (2 * width * network.saved_bytes() + rows * 4 * network.P) + imported
 
 
 def joined(parts: Iterable[Scores]) -> Scores:

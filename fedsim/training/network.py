@@ -60,6 +60,11 @@ class Network:
         """Number of parameters."""
         return self.slots[-1].stop
 
+    def saved_bytes(self) -> int:
+        """Return the bytes that a forward pass saves for the backward pass, for each sample beyond the first."""
+        first, second = (_saved_bytes(self.name, self.module, self.in_shape, samples) for samples in (1, 2))
+        return max(second - first, 0)
+
     def initial(self, seed: int) -> Tensor:
         """Return initial parameters [P] on the CPU, a function of the model and `seed` alone."""
         module = _make(self.name, self.options, self.in_shape, self.n_classes, torch_seed(seed, "init"))
@@ -238,11 +243,26 @@ def _forward_costs(name: str, module: nn.Module, in_shape: Shape, n_classes: int
     return sum(operations), max(numbers)
 
 
-def _eval_forward(name: str, module: nn.Module, in_shape: Shape) -> object:
+def _saved_bytes(name: str, module: nn.Module, in_shape: Shape, samples: int) -> int:
+    """Return the bytes that a forward pass saves for the backward pass, beside the parameters."""
+    sizes = dict[int, int]()
+
+    def note(saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        _ = _eval_forward(name, module, in_shape, samples)
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    return sum(size for place, size in sizes.items() if place not in parameters)
+
+
+def _eval_forward(name: str, module: nn.Module, in_shape: Shape, samples: int = 1) -> object:
     try:
         with _in_mode(module, training=False), torch.enable_grad():
             # With a gradient, because torch then refuses to change samples, which clients use again.
-            out: object = module(torch.zeros(1, *in_shape, requires_grad=True))
+            out: object = module(torch.zeros(samples, *in_shape, requires_grad=True))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         if "leaf Variable that requires grad is being used in an in-place operation" in str(error):
             raise ConfigError(

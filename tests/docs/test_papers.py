@@ -450,7 +450,7 @@ FEWER_SAMPLES = {"qffl_table1_shakespeare": {"run.task.stride": 100}}
 
 
 def _cut(path: Path, steps: int) -> dict[str, Any]:
-    """Return the assignments that cut the runs of a table to a few steps: those of its rows, and those of all others."""
+    """Return the assignments that cut the runs of a table to a few steps, also where a row has its own number."""
     study = load_study(path)
     places = {
         f"axes.{axis}.{level}"

@@ -59,6 +59,22 @@ def must_train_alone(shapes: Sequence[Sequence[int]]) -> bool:
     return any(math.prod(shape) % _VECTOR or 1 in shape for shape in shapes)
 
 
+def group_limits(layers: Sequence[Layer], sgd: LocalSGD, gpu: bool) -> GroupLimits:
+    """Return how large a group of clients may be."""
+    columns = sum(layer.rows * (layer.columns + 1) for layer in layers)
+    # A group that is filled up with idle clients takes too much memory if minibatches are whole training sets.
+    single = _alone(layers, gpu) or (gpu and sgd.batch_size is None)
+    return GroupLimits(
+        clients=1 if single else largest_group(columns, gpu),
+        width_multiple=1 if gpu else width_multiple_of([layer.columns for layer in layers]),
+        samples=None if gpu else max(1, _GROUP_BYTES // (4 * layers[0].columns)),
+    )
+
+
+def _alone(layers: Sequence[Layer], gpu: bool) -> bool:
+    return not gpu and must_train_alone([(layer.rows, layer.columns) for layer in layers])
+
+
 class Dense:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
@@ -74,16 +90,8 @@ class Dense:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
         self.method = method
         self.x, self.y = x.flatten(1), y
-        columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
-        shapes = [(layer.rows, layer.columns) for layer in self.layers]
-        self.alone = not x.is_cuda and must_train_alone(shapes)
-        # A group that is filled up with idle clients takes too much memory if minibatches are whole training sets.
-        single = self.alone or (x.is_cuda and sgd.batch_size is None)
-        self.limits = GroupLimits(
-            clients=1 if single else largest_group(columns, x.is_cuda),
-            width_multiple=1 if x.is_cuda else width_multiple_of([layer.columns for layer in self.layers]),
-            samples=None if x.is_cuda else max(1, _GROUP_BYTES // (4 * self.layers[0].columns)),
-        )
+        self.alone = _alone(self.layers, x.is_cuda)
+        self.limits = group_limits(self.layers, sgd, x.is_cuda)
         self.filled = x.is_cuda
         """Whether idle clients fill up groups: a GPU may take other kernels for another number of clients."""
 

@@ -25,6 +25,16 @@ product. On a CPU groups have one client where the position in a group may chang
 `fedsim.training.modes.dense.must_train_alone`."""
 
 
+def group_limits(network: Network, gpu: bool) -> GroupLimits:
+    """Return how large a group of clients may be."""
+    matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
+    columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
+    return GroupLimits(
+        clients=WIDTH if gpu or not must_train_alone(matrices) else 1,
+        width_multiple=1 if gpu else width_multiple_of(columns),
+    )
+
+
 class Vmap:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
@@ -39,12 +49,7 @@ class Vmap:
     ) -> None:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
         self.method = method
-        matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
-        columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
-        self.limits = GroupLimits(
-            clients=WIDTH if x.is_cuda or not must_train_alone(matrices) else 1,
-            width_multiple=1 if x.is_cuda else width_multiple_of(columns),
-        )
+        self.limits = group_limits(network, x.is_cuda)
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             with lowered(sgd.precision, x.device):

@@ -28,6 +28,8 @@ from small import small
 SPEC = ServerSpec(
     "fedlf", {}, n_clients=1000, total_samples=10**5, most_updates=10, blocks=[(0, 900), (900, 1000)]
 )
+P = 64 * 8 + 8 + 8 * 10 + 10
+"""Parameters of the small run's model."""
 
 
 def test_the_parts_add_up() -> None:
@@ -37,6 +39,71 @@ def test_the_parts_add_up() -> None:
     assert found["gram"] == 2 * 1010**2 * 8
     assert found["solve"] == (2 + 4) * 1010**2 * 8
     assert found["data"] == 10**6
+
+
+def test_each_process_and_thread_trains() -> None:
+    one = Footprint(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0, step_bytes=10**6)
+    assert one.parts()["training"] == 10**6
+    assert replace(one, threads=3).parts()["training"] == 3 * 10**6
+    assert replace(one, workers=4, threads=3).parts()["training"] == 4 * 10**6
+    assert dict(one.savings())["half of train.batch_size"] == 10**6 // 2
+
+
+@pytest.mark.parametrize(("mode", "clients"), [("dense", 4), ("loop", 1)])
+@pytest.mark.parametrize("batch_size", [10, "full"])
+def test_a_step_of_training_takes_what_the_backward_pass_needs(
+    mode: str, clients: int, batch_size: int | str
+) -> None:
+    """The backward pass needs 64 pixels and the outputs of 8 units of a sample."""
+    spec = prepare(small(train={"batch_size": batch_size, "mode": mode}))
+    width = 10 if batch_size == 10 else int(spec.data.train.sizes.max())
+    expected = 2 * width * 4 * (64 + 8) + 5 * 4 * P
+    assert spec.footprint(0).step_bytes == clients * expected
+
+
+def test_momentum_and_terms_of_the_client_method_take_a_vector_each() -> None:
+    def taken(**tables: Any) -> int:
+        return prepare(small(**tables)).footprint(0).step_bytes
+
+    sgd = {"batch_size": 10}
+    plain = taken(train=sgd)
+    assert taken(train=sgd | {"momentum": 0.9}) == plain + 4 * 4 * P
+    assert taken(train=sgd, client={"name": "fedprox", "mu": 0.1}) == plain + 4 * 4 * P
+    assert taken(train=sgd, client={"name": "ditto_global", "lam": 0.1}) > plain
+
+
+TRAINED = """
+import numpy as np, torch
+from fedsim.common import machine
+from fedsim.config.load import parse
+from fedsim.runs.build import prepare
+from fedsim.training.job import Cohort, Job
+from fedsim.training.workbench import Workbench
+
+raw = {
+    "task": {"name": "digits", "clients": 2}, "partition": {"name": "iid"},
+    "world": {"scenario": "always_on"}, "pacing": {"preset": "sync", "clients": 2}, "stop": {"steps": 1},
+    "model": {"name": "cnn", "channels": [64, 128], "hidden": [16]}, "train": {"batch_size": "full"},
+}
+[config] = parse(raw, "x.toml", "x")
+spec = prepare(config)
+bench = Workbench(spec.bench, spec.data)
+jobs, start = Cohort.of([Job(i, i, 0, 0) for i in range(2)]), spec.initial()
+torch.ones(8, requires_grad=True).sum().backward()
+machine.forget_peak()
+before = machine.peak_bytes()
+bench.train(jobs, [start] * 2, torch.zeros(2, bench.columns))
+print(machine.peak_bytes() - before, spec.footprint(0).step_bytes)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="this system does not forget a peak")
+def test_a_step_of_training_takes_about_what_is_estimated(tmp_path: Path) -> None:
+    done = programs.python(TRAINED, tmp_path)
+    assert done.code == 0, done.err
+    took, estimated = map(int, done.out.split())
+    assert estimated > 50 * 2**20
+    assert took / 2 < estimated < took * 2, (took, estimated)
 
 
 def test_updates_for_a_selector_cost_a_history_more() -> None:
