@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.run import Run
@@ -59,7 +60,8 @@ def waste_by_status(run: Run) -> pd.DataFrame:
 @arguments.checked
 def waste_table(run: Run) -> Table:
     """Return a table for the terminal: each measure used, wasted and unfinished, and the wasted share."""
-    table = Table(title=shown(f"what {run.label} spent"))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, title_justify="left")
+    table.title = shown(f"what {run.label} spent")
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left")
     for row in waste_rows(run):

@@ -64,7 +64,9 @@ def _empty(first: str, comparisons: Mapping[str, Comparison]) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1),
         pad_edge=False,
+        show_edge=False,
     )
+    table.title_justify = table.caption_justify = "left"
     for heading in _HEADINGS:
         name = heading == "arm"
         table.add_column(heading, justify="left" if name else "right", overflow="fold", no_wrap=not name)

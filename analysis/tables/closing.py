@@ -116,6 +116,7 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
 def _table(rows: Sequence[Sequence[str]], caption: str) -> Table:
     """Return rows of `HEADINGS` as a table."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(caption))
+    table.caption_justify = "left"
     for heading in HEADINGS:
         wraps = heading in ("run", "jobs lost")
         justify: Literal["left", "right"] = "left" if heading == "run" else "right"

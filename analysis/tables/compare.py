@@ -76,7 +76,9 @@ class Comparison:
 
     def table(self) -> Table:
         """Return a table for the terminal."""
-        table = Table(title=shown(f"{self.second} against {self.first}"), caption=self.note())
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+        table.title, table.caption = shown(f"{self.second} against {self.first}"), self.note()
+        table.title_justify = table.caption_justify = "left"
         for heading in ("", self.first, self.second, "difference"):
             table.add_column(
                 shown(heading),
@@ -164,7 +166,9 @@ def _evaluations(
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Return comparisons of the same two runs at several points as one table for the terminal, a row per point."""
     title = shown(f"{comparisons[0].second} against {comparisons[0].first}, at equal points")
-    table = Table(title=title, caption=_EQUAL_NOTE, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table.title, table.caption = title, _EQUAL_NOTE
+    table.title_justify = table.caption_justify = "left"
     for heading in _EQUAL_HEADINGS:
         table.add_column(
             heading, justify="left" if heading == "equal" else "right", overflow="fold", no_wrap=True
