@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,12 +84,17 @@ class Task:
 
     def digest(self) -> str:
         """Return 32 hexadecimal digits that depend on features, labels and clients, and on the default model."""
-        content = hashlib.sha256(f"{self.n_classes} {self.model} {self.natural is None}".encode())
-        arrays: list[NDArray[Any]] = [self.x, self.y, self.official_test, *(self.natural or ())]
-        for values in arrays:
-            content.update(f" {values.dtype} {list(values.shape)} ".encode())
-            content.update(np.ascontiguousarray(values).data)
-        return content.hexdigest()[:32]
+        first = f"{self.n_classes} {self.model} {self.natural is None}"
+        return _digest(first, [self.x, self.y, self.official_test, *(self.natural or ())])
+
+
+def _digest(first: str, arrays: Iterable[NDArray[Any]]) -> str:
+    """Return 32 hexadecimal digits that depend on a text and on the types, shapes and values of arrays."""
+    content = hashlib.sha256(first.encode())
+    for values in arrays:
+        content.update(f" {values.dtype} {list(values.shape)} ".encode())
+        content.update(np.ascontiguousarray(values).data)
+    return content.hexdigest()[:32]
 
 
 def _samples(x: Any, y: Any, client: Any, ending: str) -> Samples:
@@ -224,6 +229,13 @@ class FederatedData:
         if some is None:
             return named
         return named | {name + SOME: split.of_clients(some) for name, split in named.items()}
+
+    def digest(self) -> str:
+        """Return 32 hexadecimal digits that depend on the samples, the labels, and the rows of each client."""
+        splits = [self.train, self.valid, self.test]
+        splits += [self.unseen.train, self.unseen.test] if self.unseen is not None else []
+        rows = (part for split in splits for part in (split.indices, split.offsets))
+        return _digest(str(self.n_classes), [self.x, self.y, *rows])
 
     @property
     def nbytes(self) -> int:

@@ -73,6 +73,7 @@ class _Manifest(_Section):
     versions: dict[str, str] | None = None
     code: dict[str, str] | None = None
     world_files: dict[str, str] | None = None
+    data: str | None = None
     given: dict[str, str] | None = None
     memory: _Memory | None = None
     hardware: _Hardware | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsim import plugins
 from fedsim.common import threads
-from fedsim.common.errors import ConfigError
+from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.rng import rng
 from fedsim.config.requirements import refuse_idle
 from fedsim.config.run import MemorySection, RunConfig
@@ -59,6 +60,16 @@ class RunSpec:
     """The `[memory]` from which that of `config` was chosen."""
     world_files: Mapping[str, str]
     """The sha256 of each file that the world was read from; empty for a world that existed already."""
+    data_digest: str
+
+    def check_data(self, manifest: Mapping[str, Any], folder: Path) -> None:
+        """Raise FolderError if the data are not those of the run in `folder`, as its manifest says."""
+        before = manifest.get("data")
+        if before not in (None, self.data_digest):
+            raise FolderError(
+                f"{folder}: the data of task {self.config.task.name!r} are not those of the run: expected the digest "
+                f"{before}, found {self.data_digest}; restore the files of the task, or run the configuration again"
+            )
 
     def outlives(self, until_us: int | None) -> str:
         """Return a warning if a run until then outlasts its world, with what follows the horizon; else `""`."""
@@ -154,7 +165,9 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     check_ends(config, world)
     plan = _plan(config, inputs, network, bench, selector, server.algorithm())
-    return RunSpec(config, data, trace, world, plan, bench, server, network, asked, inputs.files)
+    return RunSpec(
+        config, data, trace, world, plan, bench, server, network, asked, inputs.files, inputs.data_digest
+    )
 
 
 def _server(config: RunConfig, data: FederatedData, network: Network, device: str) -> ServerSpec:

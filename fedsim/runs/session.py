@@ -124,6 +124,7 @@ class Session:
     ) -> Session:
         """Continue an existing run from `saved`, or start it over. Raises FolderError."""
         before = read_manifest(path)
+        spec.check_data(before, path)
         session = cls(spec, RunFolder(path), pool, clock, Interrupts(_announce_stop), saved)
         step = saved["run_state"]["step"] if saved else 0
         resumption = {"step": step, "at": _now(), "changed": changed(before, spec.config.resolved())}
@@ -339,6 +340,7 @@ class Session:
             "started": self.started,
             "resumed": self.resumed,
             "digest": None,
+            "data": self.spec.data_digest,
             "given": digests_in(config),
         }
         write_json(self.folder / MANIFEST, content | self._machine() | outcome)

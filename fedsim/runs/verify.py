@@ -144,6 +144,7 @@ def _run(
     cache = InputCache.of(config, read_trace(folder / WORLD))
     with resources(config, cache, workers=workers, device=device) as place:
         spec = place.prepare(config)
+        spec.check_data(read_manifest(folder), folder)
         if steps is None:
             Session.create(spec, again, place.pool, Stopwatch()).run(lambda progress: None)
             return

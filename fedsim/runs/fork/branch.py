@@ -122,6 +122,7 @@ class _Branch:
     def forked(self, folder: Path, place: Resources, force: bool) -> Session:
         """Repeat the parent in `folder` until the fork, and return the session of the child."""
         spec = place.prepare(self.config)
+        spec.check_data(self.manifest, self.parent)
         self.check(place)
         saved = _saved(self.parent, self.at, self.config.parent)
         _begin_folder(folder, self, saved, force)
