@@ -18,7 +18,8 @@ RULES = ("fedfv", "fedlf")
 def main() -> None:
     """Run, and print a table."""
     given = arguments(__doc__).parse_args()
-    variants = {"fedavg": ["algorithm.name=fedavg"], "fedavg, clients fedprox": ["client.name=fedprox"]}
+    variants = {"fedavg": ["algorithm.name=fedavg"]}
+    variants |= {f"fedavg, clients {name}": [f"client.name={name}"] for name in ("fedprox", "ditto")}
     variants |= {name: [f"algorithm.name={name}", f"client.name={name}"] for name in ("scaffold", "feddyn")}
     for rule in RULES:
         variants[rule] = [f"algorithm.name={rule}"]

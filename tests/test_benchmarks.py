@@ -200,14 +200,14 @@ def test_pacings_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Capture) 
 
 
 def test_fair_rules_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    *_, fedavg, fedprox, scaffold, feddyn, fedfv, _, fedlf, some = printed(
+    *_, fedavg, fedprox, ditto, scaffold, feddyn, fedfv, _, fedlf, some = printed(
         fair_rules.main, "--quick --work W2", monkeypatch, capsys
     )
     assert fedavg[2] == "1.00"
-    names = ["fedavg, clients fedprox", "scaffold", "feddyn", "fedfv"]
-    assert [row[0] for row in (fedprox, scaffold, feddyn, fedfv)] == names
+    names = ["fedavg, clients fedprox", "fedavg, clients ditto", "scaffold", "feddyn", "fedfv"]
+    assert [row[0] for row in (fedprox, ditto, scaffold, feddyn, fedfv)] == names
     assert [row[0] for row in (fedlf, some)] == ["fedlf", "fedlf, losses on 100 samples"]
-    assert all(float(row[1]) > 0 for row in (fedavg, fedprox, scaffold, feddyn, fedfv, fedlf, some))
+    assert all(float(row[1]) > 0 for row in (fedavg, fedprox, ditto, scaffold, feddyn, fedfv, fedlf, some))
 
 
 def test_coverage_is_the_share_of_intervals_that_hold_the_truth(

@@ -17,7 +17,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from fedsim.training.client_method import ClientMethod, Local, Trained, pull
+from fedsim.training.client_method import ClientMethod, Local, OwnModel, pull
 
 
 def ditto(
@@ -33,14 +33,6 @@ def ditto(
     never trains makes its personal model; by default those of a job.
     """
 
-    def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
-        end, loss = local.sgd(start)
-        towards = pull(lam, local.views(start)) if lam else None
-        own, _ = local.sgd(
-            start if kept is None else kept, purpose="personal", epochs=epochs, lr=lr, correct=towards
-        )
-        return Trained(end, loss, kept=own)
-
     def adapt(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
         towards = pull(lam, local.views(model)) if lam else None
         laps = epochs if adapt_steps is None else _epochs_of(local, adapt_steps)
@@ -52,7 +44,8 @@ def ditto(
     def passes(trained: float) -> float:
         return trained + float(epochs or trained)
 
-    return ClientMethod(train, draws=False, keeps=True, personal=_own, adapt=adapt, passes=passes)
+    own = OwnModel(lam, epochs, lr)
+    return ClientMethod(own=own, draws=False, keeps=True, personal=_own, adapt=adapt, passes=passes)
 
 
 def _own(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:

@@ -67,7 +67,7 @@ class InputCache:
         return self._last[1]
 
     def _data(self, config: RunConfig) -> tuple[str, FederatedData, Ints, str]:
-        """Return the task's model, the divided data, their labels and digest, of the last run if it has the same data."""
+        """Return the task's model, the data, their labels and digest, those of the last run if it has the same data."""
         if self._last and same_data(self._last[0], config):
             last = self._last[1]
             return last.model, last.data, last.counts, last.data_digest

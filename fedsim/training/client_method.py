@@ -2,15 +2,15 @@
 
 A method is a pure function of the start parameters, the client's data, the job and the vector that the client
 `kept` from its previous job. It trains with the tools of `Local`. Most methods are a few lines around `local.sgd`:
-Ditto calls it a second time for the personal model, FedCKA minimizes another objective. Methods that add a proximal
-term (FedProx) or a constant vector (SCAFFOLD, FedDyn) to each gradient declare it instead, and all batching modes can
-train them.
+FedCKA minimizes another objective. Methods that add a proximal term (FedProx) or a constant vector (SCAFFOLD, FedDyn)
+to each gradient, or train a model of the client's own beside the update (Ditto), declare it instead, and all batching
+modes can train them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -153,11 +153,50 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnModel:
+    """A model that a client keeps and trains in each of its jobs, beside the update: plain local SGD near the received
+    model.
+
+    It starts as the first model that the client receives. Its minibatches have the purpose "personal".
+    """
+
+    proximal: float = 0.0
+    """Strength lam, at least 0, of the term lam/2 ||v - w||^2 that is added to the loss; w is the received model."""
+    epochs: int | None = None
+    """Passes over the training samples; None: those of the update."""
+    lr: float | None = None
+    """Learning rate before its decay by server steps; None: that of the update."""
+
+    def __post_init__(self) -> None:
+        arguments.check("an own model's proximal", self.proximal, float)
+        arguments.check("an own model's epochs", self.epochs, int | None)
+        arguments.check("an own model's lr", self.lr, float | None)
+        if not 0 <= self.proximal < math.inf:
+            raise ConfigError(f"an own model's proximal: expected a number from 0, found {self.proximal}")
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"an own model's epochs: expected at least 1, found {self.epochs}")
+        if self.lr is not None and not 0 < self.lr < math.inf:
+            raise ConfigError(f"an own model's lr: expected a number above 0, found {self.lr}")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How g clients that train side by side step: `V - lr (factor G + proximal (V - W) + offsets)`, G the gradients."""
+
+    factor: float = 1.0
+    proximal: float = 0.0
+    anchors: Sequence[Tensor] | None = None
+    """g vectors [P], the rows of W; None: the models that the clients start from."""
+    offsets: Tensor | None = None
+    """[g, P]; None: 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClientMethod:
     """How clients train. The default is plain local SGD."""
 
     train: Train | None = None
-    """None: plain local SGD from the received model, with the three terms below."""
+    """None: plain local SGD from the received model, with the terms below and, beside it, of the client's own model."""
     proximal: float = 0.0
     """Strength mu, at least 0, of the proximal term mu/2 ||v - w||^2 that plain local SGD adds to the loss; w is the
     received model. A method with its own `train` has none: it passes `pull` to `local.sgd`."""
@@ -166,6 +205,8 @@ class ClientMethod:
     with it."""
     offset: Offset | None = None
     """A vector [P] that is added to every gradient of a job. The method must keep something."""
+    own: OwnModel | None = None
+    """A model that clients keep and train beside the update. The method must keep something."""
     draws: bool = True
     """Whether `train` and `personal` may draw from torch's global generator, beside the draws of `Local`.
 
@@ -199,12 +240,20 @@ class ClientMethod:
         if not 0 <= self.proximal < math.inf:
             raise ConfigError(f"a client method's proximal: expected a number from 0, found {self.proximal}")
         arguments.check("a client method's offset", self.offset, Offset | None)
-        if self.offset is not None and not self.keeps:
-            raise ConfigError("a client method's offset: it keeps a vector from job to job; set keeps=True")
-        for name in ("proximal", "plain_step_first", "offset"):
+        arguments.check("a client method's own", self.own, OwnModel | None)
+        if self.offset is not None and self.own is not None:
+            raise ConfigError(
+                "a client method's own: it cannot be combined with offset, as both keep a vector"
+            )
+        for name in ("offset", "own"):
+            if getattr(self, name) is not None and not self.keeps:
+                raise ConfigError(
+                    f"a client method's {name}: it keeps a vector from job to job; set keeps=True"
+                )
+        for name in ("proximal", "plain_step_first", "offset", "own"):
             if getattr(self, name) and self.train is not None:
                 raise ConfigError(
-                    f"a client method's {name}: it has no effect beside train; pass `correct` to local.sgd"
+                    f"a client method's {name}: it has no effect beside train; use local.sgd there"
                 )
 
     def gradient_factor(self, lr: float) -> float:
@@ -214,6 +263,10 @@ class ClientMethod:
         `2 - lr proximal`.
         """
         return 2 - lr * self.proximal if self.plain_step_first else 1.0
+
+    def terms(self, lr: float, offsets: Tensor | None = None) -> Terms:
+        """Return the terms of plain local SGD in a group of clients with these `offsets` [g, P]."""
+        return Terms(self.gradient_factor(lr), self.proximal, offsets=offsets)
 
     def correction(self, anchor: Tensors, offset: Tensors | None = None) -> Correct | None:
         """Return the function that adds the method's terms to a gradient; None if it has none.

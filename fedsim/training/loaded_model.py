@@ -60,7 +60,8 @@ def training_bytes(
         clients = min(dense.group_limits(linear_layers(network.module), sgd, gpu=False).most(width), at_once)
     elif mode == "vmap":
         clients, imported = vmap.group_limits(network, gpu=False).clients, _VMAP_BYTES
-    rows = _TRAINED_ROWS + bool(sgd.momentum) + bool(method.proximal) + (method.offset is not None)
+    pulled = method.proximal or (method.own is not None and method.own.proximal)
+    rows = _TRAINED_ROWS + bool(sgd.momentum) + bool(pulled) + (method.offset is not None)
     return clients * (2 * width * network.saved_bytes() + rows * 4 * network.P) + imported
 
 
@@ -89,7 +90,7 @@ class LoadedModel:
         augment = spec.sgd.augment
         self.augmenter = None if augment is None else Augmenter(augment, spec.in_shape, self.device)
         self._side_by_side: Dense | Vmap | None = None
-        given = self.x, self.y, self.augmenter, self.method
+        given = self.x, self.y, self.augmenter
         if self.mode == "dense":
             self._side_by_side = Dense(network.module, self.sgd, *given)
         elif self.mode == "vmap":

@@ -173,8 +173,10 @@ class GroupLimits:
         )
 
 
-def groups(cohort: Cohort, split: Split, sgd: LocalSGD, seed: int, limits: GroupLimits) -> Iterator[Group]:
-    """Cut a cohort into groups of jobs with minibatches of equal width."""
+def groups(
+    cohort: Cohort, split: Split, sgd: LocalSGD, seed: int, limits: GroupLimits, purpose: str = "batches"
+) -> Iterator[Group]:
+    """Cut a cohort into groups of jobs with minibatches of equal width. `purpose` names the random draws."""
     steps = Steps.of(cohort, split.sizes[cohort.clients], sgd, limits.width_multiple)
     ages = cohort.versions if sgd.lr_decay != 1.0 else np.zeros_like(cohort.versions)
     order = np.lexsort((cohort.ids, -steps.total, ages, steps.widths))
@@ -182,10 +184,12 @@ def groups(cohort: Cohort, split: Split, sgd: LocalSGD, seed: int, limits: Group
     for alike in np.split(order, cuts):
         most = limits.most(int(steps.widths[alike].max(initial=0)))
         for a in range(0, len(alike), most):
-            yield _group(cohort, steps, alike[a : a + most], split, sgd, seed)
+            yield _group(cohort, steps, alike[a : a + most], split, sgd, seed, purpose)
 
 
-def _uses(cohort: Cohort, steps: Steps, jobs: Ints, batch_size: int | None, seed: int) -> tuple[Ints, ...]:
+def _uses(
+    cohort: Cohort, steps: Steps, jobs: Ints, batch_size: int | None, seed: int, purpose: str
+) -> tuple[Ints, ...]:
     """Draw the samples that jobs train on: five arrays [n] with an entry for each use of a sample.
 
     These are the job, from 0 to g - 1, the epoch, the step, the position of the sample among the client's samples, and
@@ -195,7 +199,7 @@ def _uses(cohort: Cohort, steps: Steps, jobs: Ints, batch_size: int | None, seed
     segment = np.repeat(np.arange(len(jobs)), epochs)  # a segment is an epoch of a job
     epoch = np.arange(len(segment)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
     lengths, owner = sizes[segment], jobs[segment]
-    sample = orders(seed, "batches", cohort.clients[owner], cohort.nths[owner], epoch, lengths)
+    sample = orders(seed, purpose, cohort.clients[owner], cohort.nths[owner], epoch, lengths)
     place = np.arange(len(sample)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     job, lap = np.repeat(segment, lengths), np.repeat(epoch, lengths)
     batch, column = np.divmod(place, sizes[job] if batch_size is None else batch_size)
@@ -206,9 +210,11 @@ def _uses(cohort: Cohort, steps: Steps, jobs: Ints, batch_size: int | None, seed
     return job[used], lap[used], step[used], sample[used], column[used]
 
 
-def _group(cohort: Cohort, steps: Steps, jobs: Ints, split: Split, sgd: LocalSGD, seed: int) -> Group:
+def _group(
+    cohort: Cohort, steps: Steps, jobs: Ints, split: Split, sgd: LocalSGD, seed: int, purpose: str
+) -> Group:
     total, clients, nths = steps.total[jobs], cohort.clients[jobs], cohort.nths[jobs]
-    job, epoch, step, sample, column = _uses(cohort, steps, jobs, sgd.batch_size, seed)
+    job, epoch, step, sample, column = _uses(cohort, steps, jobs, sgd.batch_size, seed, purpose)
     shape = s, g, width = int(total.max(initial=0)), len(jobs), int(steps.widths[jobs[0]])
     minibatch = step * g + job
     counts = np.bincount(minibatch, minlength=s * g).astype(np.float64)
@@ -222,7 +228,7 @@ def _group(cohort: Cohort, steps: Steps, jobs: Ints, split: Split, sgd: LocalSGD
     first = split.indices[offsets][:, None]  # in places without a sample the client's first one, of weight 0
     views = None
     if sgd.augment is not None:
-        views = padded(sgd.augment.drawn(seed, "batches", clients[job], nths[job], epoch, sample))
+        views = padded(sgd.augment.drawn(seed, purpose, clients[job], nths[job], epoch, sample))
     return Group(
         jobs=jobs,
         index=padded(split.indices[offsets[job] + sample], first),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from torch import Tensor
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.attack import rememberers
 from fedsim.training.attacked_jobs import Attackers, Jobs, Kept, Results
-from fedsim.training.client_method import Trained, checked, checked_vector
+from fedsim.training.client_method import OwnModel, Terms, Trained, checked, checked_vector, pull
 from fedsim.training.job import Cohort, Job, Report, Reports, update_norm
 from fedsim.training.loaded_model import LoadedModel, Scores, joined
 from fedsim.training.local_sgd import ClientTools, Descent
 from fedsim.training.minibatches import Group, groups, job_losses
+from fedsim.training.modes.dense import Dense
+from fedsim.training.modes.vmap import Vmap
 from fedsim.training.precision import rounding
 from fedsim.training.settings import WorkbenchSpec
 
@@ -98,13 +101,24 @@ class Workbench(LoadedModel):
         """Run plain local SGD with the terms that the client method declares."""
         method, client, anchor = self.method, local.job.client, local.views(params)
         if method.offset is None:
-            return Trained(self.flat, local.descend(Descent(self.sgd, correct=method.correction(anchor))))
+            loss = local.descend(Descent(self.sgd, correct=method.correction(anchor)))
+            if method.own is None:
+                return Trained(self.flat, loss)
+            end = self.flat.clone()
+            own = self._own_model(method.own, local, params, kept)
+            return Trained(self.flat.copy_(end), loss, kept=own)
         own = self._own(kept)
         offset = local.views(method.offset.checked(own, local.received, client))
         loss = local.descend(Descent(self.sgd, correct=method.correction(anchor, offset)))
         rate = self.sgd.rate(local.job.version) * local.steps
         kept, sent = method.finished(params - self.flat, own, local.received, rate, client)
         return Trained(self.flat, loss, kept=kept, sent=sent)
+
+    def _own_model(self, own: OwnModel, local: ClientTools, params: Tensor, kept: Kept) -> Tensor:
+        """Return the client's own model [P] after its steps of a job that received `params` [P]."""
+        start = params if kept is None else kept.to(self.device)
+        towards = pull(own.proximal, local.views(params)) if own.proximal else None
+        return local.sgd(start, purpose="personal", epochs=own.epochs, lr=own.lr, correct=towards)[0]
 
     def _own(self, kept: Kept) -> Tensor:
         """Return the vector [P] that a client kept, 0 before its first job."""
@@ -167,15 +181,35 @@ class Workbench(LoadedModel):
                     received, client = divided[id(jobs.starts[i])][1], jobs.cohort.clients.item(i)
                     given.append((self._own(jobs.kept[i]), received, client))
                 offsets = torch.stack([offset.checked(*one) for one in given])
-            losses = mode.train(group.on(self.device), [starts[i] for i in which], updates, offsets)
+            terms = self.method.terms(group.lr, offsets)
+            losses = mode.train(group.on(self.device), [starts[i] for i in which], updates, terms)
             trained.append((group.jobs, group.counts, losses))
             if offset is not None:
                 self._finish(jobs, group, given, after)
+        if self.method.own is not None:
+            self._train_own(mode, self.method.own, jobs, starts, after)
         for who, counts, losses in trained:  # after the last group: reading losses waits for the GPU
             means = job_losses(counts, losses)
             reports.loss_train[who], reports.loss_rms[who], reports.batch_rms[who] = means
         self._measure(jobs, starts, reports)
         return reports, after
+
+    def _train_own(
+        self, mode: Dense | Vmap, own: OwnModel, jobs: Jobs, received: Sequence[Tensor], after: list[Kept]
+    ) -> None:
+        """Train the own models of clients that `received` models [P], and write into `after` what they keep."""
+        sgd = replace(self.sgd, epochs=own.epochs or self.sgd.epochs, lr=own.lr or self.sgd.lr)
+        each = groups(jobs.cohort, self.splits["train"], sgd, self.seed, mode.limits, "personal")
+        for group in each:
+            which = group.jobs.tolist()
+            near, kept = [received[i] for i in which], [jobs.kept[i] for i in which]
+            pairs = zip(near, kept, strict=True)
+            starts = [w if k is None else k.to(self.device) for w, k in pairs]
+            moved = torch.empty(len(which), len(self.flat), device=self.device)
+            placed = replace(group, jobs=np.arange(len(which))).on(self.device)
+            mode.train(placed, starts, moved, Terms(proximal=own.proximal, anchors=near))
+            for i, start, row in zip(which, starts, moved, strict=True):
+                after[i] = (start - row).cpu()
 
     def _finish(self, jobs: Jobs, group: Group, given: Sequence[Given], after: list[Kept]) -> None:
         """Write what the clients of a trained group send beside their updates, and into `after` what they keep."""

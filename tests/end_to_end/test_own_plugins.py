@@ -40,7 +40,7 @@ HEAD = """
 import numpy as np
 import torch
 from fedsim.training.attack import Attack
-from fedsim.training.client_method import ClientMethod, Offset, Trained
+from fedsim.training.client_method import ClientMethod, Offset, OwnModel, Trained
 from fedsim.engine.selector import Selector, stateless as choosing
 from fedsim.worlds.scenario import Scenario
 from fedsim.server.rule import Algorithm, Direction, Needs, stateless
@@ -196,7 +196,7 @@ def test_an_attack_that_is_the_end_of_the_process_fails_the_run(mine: Any, tmp_p
         (
             "client",
             "ClientMethod(print, proximal=1)",
-            "a client method's proximal: it has no effect beside train; pass `correct` to local.sgd",
+            "a client method's proximal: it has no effect beside train; use local.sgd there",
         ),
         ("client", "ClientMethod(offset=5)", "a client method's offset: expected an Offset or None, found 5"),
         ("client", "Offset(5, print)", "an offset's vector: expected a function, found 5"),
@@ -208,8 +208,24 @@ def test_an_attack_that_is_the_end_of_the_process_fails_the_run(mine: Any, tmp_p
         (
             "client",
             "ClientMethod(print, plain_step_first=True)",
-            "a client method's plain_step_first: it has no effect beside train; pass `correct` to local.sgd",
+            "a client method's plain_step_first: it has no effect beside train; use local.sgd there",
         ),
+        ("client", "ClientMethod(own=5)", "a client method's own: expected an OwnModel or None, found 5"),
+        ("client", "ClientMethod(own=OwnModel())", "a client method's own: .*; set keeps=True"),
+        (
+            "client",
+            "ClientMethod(keeps=True, own=OwnModel(), offset=Offset(print, print))",
+            "a client method's own: it cannot be combined with offset",
+        ),
+        (
+            "client",
+            "ClientMethod(print, keeps=True, own=OwnModel())",
+            "a client method's own: it has no effect beside train; use local.sgd there",
+        ),
+        ("client", "OwnModel(-1.0)", "an own model's proximal: expected a number from 0, found -1"),
+        ("client", "OwnModel(epochs=0)", "an own model's epochs: expected at least 1, found 0"),
+        ("client", "OwnModel(lr=0.0)", "an own model's lr: expected a number above 0, found 0"),
+        ("client", "OwnModel(lr='fast')", "an own model's lr: expected a number or None, found 'fast'"),
         ("adversary", "Attack('x')", "an attack's send: expected a function or None, found 'x'"),
     ],
 )

@@ -67,9 +67,21 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
         {"hidden": [16]},
         LocalSGD(batch_size=8, lr=0.02, momentum=0.9, weight_decay=0.01),
     ),
+    "own": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.05, epochs=2, lr_decay=0.9)),
+    "large, own": ("mlp", {"hidden": [200, 200]}, LocalSGD(batch_size=50, lr=0.1)),
+    "own, momentum": (
+        "mlp",
+        {"hidden": [16]},
+        LocalSGD(batch_size=8, lr=0.02, momentum=0.9, weight_decay=0.01),
+    ),
+    "own, augmented": (
+        "mlp",
+        {"hidden": [16]},
+        LocalSGD(batch_size=None, lr=0.1, epochs=2, augment=Augment(2, True)),
+    ),
 }
 """Model, its options and local training. The proximal ones train with FedProx, the doubled ones with `ditto_global`,
-those with an offset with SCAFFOLD, and with momentum with FedDyn."""
+those with an offset with SCAFFOLD, and with momentum with FedDyn, those with an own model with Ditto."""
 
 
 def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workbench:
@@ -83,6 +95,9 @@ def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workben
         spec = dataclasses.replace(spec, client="scaffold")
     if shape == "offset, momentum":
         spec = dataclasses.replace(spec, client="feddyn", client_options={"alpha": 0.5})
+    if "own" in shape:
+        own = {"epochs": 3, "lr": 0.03} if "momentum" in shape else {}
+        spec = dataclasses.replace(spec, client="ditto", client_options={"lam": 2.0} | own)
     return Workbench(dataclasses.replace(spec, **changes), data)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
-from fedsim.training.client_method import ClientMethod
+from fedsim.training.client_method import Terms
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import Loss, losses_of
@@ -85,34 +85,19 @@ class Dense:
         x: Tensor,
         y: Tensor,
         augmenter: Augmenter | None,
-        method: ClientMethod,
     ) -> None:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
-        self.method = method
         self.x, self.y = x.flatten(1), y
         self.alone = _alone(self.layers, x.is_cuda)
         self.limits = group_limits(self.layers, sgd, x.is_cuda)
         self.filled = x.is_cuda
         """Whether idle clients fill up groups: a GPU may take other kernels for another number of clients."""
 
-    def train(
-        self, group: Group, starts: Sequence[Tensor], rows: Tensor, offsets: Tensor | None = None
-    ) -> Tensor:
-        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g].
-
-        offsets: a vector [g, P] for each client, added to each gradient.
-        """
+    def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor, terms: Terms) -> Tensor:
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g = len(group.jobs)
         padded = self.limits.clients if self.filled else g
-        model = _Models(
-            self.layers,
-            starts,
-            padded,
-            group.lr,
-            momentum=bool(self.sgd.momentum),
-            proximal=bool(self.method.proximal),
-            offsets=offsets,
-        )
+        model = _Models(self.layers, starts, padded, group.lr, bool(self.sgd.momentum), terms)
         losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():
             for s, active in enumerate(group.active):
@@ -225,15 +210,15 @@ class Dense:
         if model.velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
             self._descend_in_place(model, (w, b), delta, below, active)
             return
-        factor = self.method.gradient_factor(model.lr)
+        terms = model.terms
         gradients = [(w, torch.bmm(delta.transpose(1, 2), below).to(w.dtype))]
         if b is not None:
             gradients.append((b, delta.sum(dim=1, keepdim=True, dtype=b.dtype)))
         for tensor, gradient in gradients:
-            if factor != 1:
-                gradient.mul_(factor)
+            if terms.factor != 1:
+                gradient.mul_(terms.factor)
             if model.anchors is not None:
-                gradient.add_(tensor[:a] - model.anchors[id(tensor)][:a], alpha=self.method.proximal)
+                gradient.add_(tensor[:a] - model.anchors[id(tensor)][:a], alpha=terms.proximal)
             if model.offsets is not None:
                 gradient[:active].add_(model.offsets[id(tensor)][:active])
             if sgd.weight_decay:
@@ -249,10 +234,10 @@ class Dense:
         a, lr, (w, b) = len(delta), model.lr, layer
         for tensor in layer:
             if tensor is not None and model.anchors is not None:
-                tensor[:active].lerp_(model.anchors[id(tensor)][:active], lr * self.method.proximal)
+                tensor[:active].lerp_(model.anchors[id(tensor)][:active], lr * model.terms.proximal)
             if tensor is not None and model.offsets is not None:
                 tensor[:active].add_(model.offsets[id(tensor)][:active], alpha=-lr)
-        step = lr * self.method.gradient_factor(lr)
+        step = lr * model.terms.factor
         w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-step)
         if b is not None:
             b[:a].add_(delta.sum(dim=1, keepdim=True), alpha=-step)
@@ -281,6 +266,34 @@ def _padded(rows: Tensor, a: int) -> Tensor:
     return functional.pad(rows, (0, 0, 0, a - len(rows))) if a > len(rows) else rows[:a]
 
 
+def _stacked(
+    layers: Sequence[Layer], vectors: Sequence[Tensor], padded: int
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Return copies of g vectors [P] by layer: weights [padded, rows, columns] and biases [padded, 1, rows].
+
+    The first dimension is 1 if all vectors are the same.
+    """
+    same = all(vector is vectors[0] for vector in vectors)
+    every = [vectors[0]] if same else [*vectors, *[vectors[0]] * (padded - len(vectors))]
+
+    def stacked(at: int, *shape: int) -> Tensor:
+        return torch.stack([vector[at : at + shape[0] * shape[1]].view(shape) for vector in every])
+
+    weights = [stacked(layer.weight, layer.rows, layer.columns) for layer in layers]
+    return weights, [stacked(layer.bias, 1, layer.rows) if layer.bias >= 0 else None for layer in layers]
+
+
+def _whole(stacked: Tensor, padded: int) -> Tensor:
+    """Return [padded, ...] of a tensor whose first dimension is 1 or `padded`."""
+    return stacked.expand(padded, *stacked.shape[1:]).contiguous()
+
+
+def _in_order(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return weights and biases in the order of the flat vector."""
+    by_layer = zip(weights, biases, strict=True)
+    return [tensor for pair in by_layer for tensor in pair if tensor is not None]
+
+
 class _Models:
     """The parameters of g clients by layer: weights [g, rows, columns], biases [g, 1, rows]."""
 
@@ -290,27 +303,21 @@ class _Models:
         starts: Sequence[Tensor],
         padded: int,
         lr: float,
-        *,
         momentum: bool,
-        proximal: bool,
-        offsets: Tensor | None,
+        terms: Terms,
     ) -> None:
-        self.lr, same = lr, all(start is starts[0] for start in starts)
-        every = [starts[0]] if same else [*starts, *[starts[0]] * (padded - len(starts))]
-
-        def gathered(at: int, *shape: int) -> Tensor:
-            size = shape[0] * shape[1]
-            stacked = torch.stack([start[at : at + size].view(shape) for start in every])
-            return stacked.expand(padded, *shape).contiguous() if same else stacked
-
-        self.weights = [gathered(layer.weight, layer.rows, layer.columns) for layer in layers]
-        self.biases = [gathered(layer.bias, 1, layer.rows) if layer.bias >= 0 else None for layer in layers]
-        by_layer = zip(self.weights, self.biases, strict=True)
-        self.tensors = [tensor for pair in by_layer for tensor in pair if tensor is not None]
+        self.lr, self.terms = lr, terms
+        self.weights, self.biases = _stacked(layers, starts, padded)
+        self.weights = [_whole(weight, padded) for weight in self.weights]
+        self.biases = [None if bias is None else _whole(bias, padded) for bias in self.biases]
+        self.tensors = _in_order(self.weights, self.biases)
         self.velocity = {id(t): torch.zeros_like(t) for t in self.tensors} if momentum else None
-        self.anchors = {id(t): (t[:1] if same else t).clone() for t in self.tensors} if proximal else None
-        """The received models, of one client if all clients have the same."""
-        self.offsets = None if offsets is None else self._by_tensor(offsets)
+        self.anchors: dict[int, Tensor] | None = None
+        """The models that the proximal term pulls to, of one client if all clients have the same."""
+        if terms.proximal:
+            near = _in_order(*_stacked(layers, terms.anchors or starts, padded))
+            self.anchors = {id(t): anchor for t, anchor in zip(self.tensors, near, strict=True)}
+        self.offsets = None if terms.offsets is None else self._by_tensor(terms.offsets)
 
     def _by_tensor(self, rows: Tensor) -> dict[int, Tensor]:
         """Return views of `rows` [g, P] in the shapes of the parameters, by the id of their tensors."""

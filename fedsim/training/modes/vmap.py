@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
-from fedsim.training.client_method import ClientMethod
+from fedsim.training.client_method import Terms
 from fedsim.training.losses import training_losses
 from fedsim.training.minibatches import Group, GroupLimits, minibatch_losses
 from fedsim.training.modes.dense import must_train_alone, width_multiple_of
@@ -45,10 +45,8 @@ class Vmap:
         x: Tensor,
         y: Tensor,
         augmenter: Augmenter | None,
-        method: ClientMethod,
     ) -> None:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
-        self.method = method
         self.limits = group_limits(network, x.is_cuda)
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,16 +57,12 @@ class Vmap:
 
         self._gradients = vmap(grad_and_value(loss, has_aux=True))
 
-    def train(
-        self, group: Group, starts: Sequence[Tensor], rows: Tensor, offsets: Tensor | None = None
-    ) -> Tensor:
-        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g].
-
-        offsets: a vector [g, P] for each client, added to each gradient.
-        """
+    def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor, terms: Terms) -> Tensor:
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g, sgd = len(group.jobs), self.sgd
         idle = self.limits.clients - g
         first = torch.stack([*starts, *[starts[0]] * idle])
+        near = torch.stack([*terms.anchors, *[terms.anchors[0]] * idle]) if terms.anchors else first
         flat = first.clone()
         velocity = torch.zeros_like(flat) if sgd.momentum else None
         losses = torch.zeros(group.weight.shape, device=flat.device)
@@ -79,12 +73,12 @@ class Vmap:
             grads, (_, each) = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
             losses[s] = each.detach()[:g]
             gradient = torch.cat([grads[slot.name].flatten(1) for slot in self.network.slots], dim=1)
-            if (factor := self.method.gradient_factor(group.lr)) != 1:
-                gradient.mul_(factor)
-            if self.method.proximal:
-                gradient.add_(flat - first, alpha=self.method.proximal)
-            if offsets is not None:
-                gradient[:active].add_(offsets[:active])
+            if terms.factor != 1:
+                gradient.mul_(terms.factor)
+            if terms.proximal:
+                gradient.add_(flat - near, alpha=terms.proximal)
+            if terms.offsets is not None:
+                gradient[:active].add_(terms.offsets[:active])
             if sgd.weight_decay:
                 gradient.add_(flat, alpha=sgd.weight_decay)
             if velocity is not None:
