@@ -147,16 +147,21 @@ class Terminal(Console):
             super().print(*fitted, **options)
 
     def _fitted(self, table: Table) -> Table:
-        """Return a table as wide as this console, its columns at least as wide as their longest word, if it fits."""
-        least, most = _size(self, table)
-        if not least <= self.width < most:
-            return table
+        """Return a table as wide as this console, its columns at least as wide as their longest word, if it fits.
+
+        Columns that cannot wrap do so between words where it fits in no other way.
+        """
         columns = [replace(column) for column in table.columns]
+        least, most = _size(self, table)
+        if least > self.width:
+            columns = [replace(column, no_wrap=False) for column in columns]
         sizes = [_column_size(self, column) for column in columns]
-        widths = [size.maximum for size in sizes]
+        if not most - sum(size.span for size in sizes) <= self.width < most:
+            return table
+        widths, rigid = [size.maximum for size in sizes], [column.no_wrap for column in table.columns]
         for _ in range(most - self.width):
-            _, widest = max((width, i) for i, width in enumerate(widths) if width > sizes[i].minimum)
-            widths[widest] -= 1
+            left = [i for i, width in enumerate(widths) if width > sizes[i].minimum]
+            widths[max(left, key=lambda i: (not rigid[i], widths[i]))] -= 1
         for column, width in zip(columns, widths, strict=True):
             column.max_width = width
         narrower = copy(table)

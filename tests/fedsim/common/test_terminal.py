@@ -57,12 +57,16 @@ def test_lines_of_a_file_have_up_to_120_characters(length, whole):
     assert "".join(lines).strip() == "x" * length
 
 
-def test_columns_that_cannot_wrap_keep_their_width():
+@pytest.mark.parametrize(("fewer", "wraps"), [(0, False), (1, True)])
+def test_columns_that_cannot_wrap_do_only_where_a_word_would_break_otherwise(fewer: int, wraps: bool) -> None:
     made = table()
     made.columns[2].no_wrap = True
     made.add_column(no_wrap=True)
     made.add_row("", "", "", "", "y" * 60)
-    assert "[-0.388, +0.0598]" in printed(made, LEAST + 9 + 61, force_terminal=True)
+    least = LEAST + len(" +0.0598]") + 1 + 60
+    text = printed(made, least - fewer, force_terminal=True)
+    assert ("[-0.388, +0.0598]" in text) != wraps
+    assert sorted(text.split()) == sorted([*WORDS, "y" * 60])
 
 
 def test_printing_leaves_the_table_as_it_was():
