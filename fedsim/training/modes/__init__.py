@@ -22,6 +22,7 @@ _DRAW_NOTHING: tuple[type[nn.Module], ...] = (
     *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.GroupNorm, nn.LayerNorm),
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus),
+    *(nn.Softmax, nn.LogSoftmax),
 )
 """Modules that are known to draw nothing at random."""
 

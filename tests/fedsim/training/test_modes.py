@@ -230,6 +230,14 @@ def test_modes_agree_where_all_logits_are_equal(data: FederatedData, mode: str) 
     torch.testing.assert_close(by_group, by_one, rtol=1e-3, atol=2e-5)
 
 
+def test_a_second_softmax_trains_side_by_side(data: FederatedData) -> None:
+    twice = {"hidden": [32], "doubled_softmax": True}
+    by_group, by_one = (
+        trained(bench(data, "mlp", mode, model_options=twice), cohort())[0] for mode in ("vmap", "loop")
+    )
+    torch.testing.assert_close(by_group, by_one, rtol=1e-3, atol=2e-5)
+
+
 @pytest.mark.parametrize(("hidden", "calls"), [([16], 1), ([64], 12)])
 def test_losses_of_a_small_model_are_found_for_many_clients_at_once(
     data: FederatedData, hidden: list[int], calls: int, monkeypatch: pytest.MonkeyPatch
@@ -309,6 +317,8 @@ class Quiet(Own):
     ("model", "drawing"),
     [
         (CONV, ""),
+        (nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=1)), ""),
+        (nn.Sequential(nn.Linear(4, 2), nn.LogSoftmax(dim=1)), ""),
         (DROPS, "Dropout"),
         (Own(nn.Linear(4, 2)), "Own"),
         (Quiet(nn.Linear(4, 2), nn.LocalResponseNorm(2)), ""),

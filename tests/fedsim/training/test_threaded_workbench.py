@@ -50,6 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
             Adversary("gaussian_noise", {"sigma": 1.0}, clients=(4, 5)),
         )
     },
+    "two softmaxes": {"model_options": {"hidden": [200, 200], "doubled_softmax": True}},
     "a method of its own": {"client": "fedprox", "client_options": {"mu": 0.1}},
     "personal models": {"client": "qmaml", "client_options": {}},
     "models that are kept": {"client": "ditto", "client_options": {}},
