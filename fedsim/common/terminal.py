@@ -109,10 +109,11 @@ def facts_table(facts: Iterable[tuple[str, str]], title: str = "") -> Table:
         box=None,
         pad_edge=False,
     )
-    table.add_column(style="bold")
+    rows = [(shown(name), shown(text)) for name, text in facts]
+    table.add_column(style="bold", min_width=max((name.cell_len for name, _ in rows), default=None))
     table.add_column(overflow="fold")
-    for name, text in facts:
-        table.add_row(shown(name), shown(text))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -180,11 +181,15 @@ def _size(console: Console, table: Table) -> Measurement:
 
 
 def _column_size(console: Console, column: Column) -> Measurement:
-    """Return the widths of a column's longest word, or of the whole column if it cannot wrap, and of the column."""
+    """Return the least width of a column, and the width in which none of its lines wraps.
+
+    The least is that of its longest word and its `min_width`, or of the whole column if it cannot wrap.
+    """
     wide = console.options.update_width(_ANY_WIDTH)
     sizes = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
     most = max(size.maximum for size in sizes)
-    return Measurement(most if column.no_wrap else max(size.minimum for size in sizes), most)
+    least = max(column.min_width or 0, *(size.minimum for size in sizes))
+    return Measurement(most if column.no_wrap else least, most)
 
 
 def _prints(c: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from rich import box
 from rich.table import Table
 
-from fedsim.common.terminal import Terminal
+from fedsim.common.terminal import Terminal, facts_table
 
 WORDS = ["mean", "percent", "fedprox_released", "division=pat2", "[-0.388,", "+0.0598]", "6"]
 LEAST, MOST = 7 + 1 + 16 + 1 + 8 + 1 + 1, 12 + 1 + 16 + 1 + 17 + 1 + 1
@@ -73,3 +73,11 @@ def test_printing_leaves_the_table_as_it_was():
     made = table()
     narrow = printed(made, LEAST)
     assert printed(made, MOST) != narrow == printed(made, LEAST)
+
+
+@pytest.mark.parametrize("length", [10, 60, 90, 300])
+def test_names_of_facts_do_not_wrap(length):
+    made = facts_table([("after the end", "repeat"), ("source", "x" * length)])
+    assert "after the end  repeat" in printed(made, 80)
+    assert "after the end" in printed(made, 80, force_terminal=True)
+    assert printed(made, 80).count("x") == length
