@@ -10,7 +10,7 @@ modes can train them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -180,18 +180,6 @@ class OwnModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How g clients that train side by side step: `V - lr (factor G + proximal (V - W) + offsets)`, G the gradients."""
-
-    factor: float = 1.0
-    proximal: float = 0.0
-    anchors: Sequence[Tensor] | None = None
-    """g vectors [P], the rows of W; None: the models that the clients start from."""
-    offsets: Tensor | None = None
-    """[g, P]; None: 0."""
-
-
-@dataclass(frozen=True, slots=True)
 class ClientMethod:
     """How clients train. The default is plain local SGD."""
 
@@ -263,10 +251,6 @@ class ClientMethod:
         `2 - lr proximal`.
         """
         return 2 - lr * self.proximal if self.plain_step_first else 1.0
-
-    def terms(self, lr: float, offsets: Tensor | None = None) -> Terms:
-        """Return the terms of plain local SGD in a group of clients with these `offsets` [g, P]."""
-        return Terms(self.gradient_factor(lr), self.proximal, offsets=offsets)
 
     def correction(self, anchor: Tensors, offset: Tensors | None = None) -> Correct | None:
         """Return the function that adds the method's terms to a gradient; None if it has none.

@@ -7,7 +7,7 @@ the other clients nor on the batching mode.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,6 +122,18 @@ class Group:
         """Return the group with its tensors on a device."""
         views = None if self.views is None else self.views.to(device)
         return replace(self, index=self.index.to(device), weight=self.weight.to(device), views=views)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How g clients that train side by side step: `V - lr (factor G + proximal (V - W) + offsets)`, G the gradients."""
+
+    factor: float = 1.0
+    proximal: float = 0.0
+    anchors: Sequence[Tensor] | None = None
+    """g vectors [P], the rows of W; None: the models that the clients start from."""
+    offsets: Tensor | None = None
+    """[g, P]; None: 0."""
 
 
 def minibatch_losses(each: Tensor, weight: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ from torch import Tensor
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.attack import rememberers
 from fedsim.training.attacked_jobs import Attackers, Jobs, Kept, Results
-from fedsim.training.client_method import OwnModel, Terms, Trained, checked, checked_vector, pull
+from fedsim.training.client_method import OwnModel, Trained, checked, checked_vector, pull
 from fedsim.training.job import Cohort, Job, Report, Reports, update_norm
 from fedsim.training.loaded_model import LoadedModel, Scores, joined
 from fedsim.training.local_sgd import ClientTools, Descent
-from fedsim.training.minibatches import Group, groups, job_losses
+from fedsim.training.minibatches import Group, Terms, groups, job_losses
 from fedsim.training.modes.dense import Dense
 from fedsim.training.modes.vmap import Vmap
 from fedsim.training.precision import rounding
@@ -181,7 +181,7 @@ class Workbench(LoadedModel):
                     received, client = divided[id(jobs.starts[i])][1], jobs.cohort.clients.item(i)
                     given.append((self._own(jobs.kept[i]), received, client))
                 offsets = torch.stack([offset.checked(*one) for one in given])
-            terms = self.method.terms(group.lr, offsets)
+            terms = Terms(self.method.gradient_factor(group.lr), self.method.proximal, offsets=offsets)
             losses = mode.train(group.on(self.device), [starts[i] for i in which], updates, terms)
             trained.append((group.jobs, group.counts, losses))
             if offset is not None:

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
-from fedsim.training.client_method import Terms
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import Loss, losses_of
-from fedsim.training.minibatches import Group, GroupLimits, minibatch_losses
+from fedsim.training.minibatches import Group, GroupLimits, Terms, minibatch_losses
 from fedsim.training.modes.linear_layers import Layer, linear_layers
 from fedsim.training.precision import Precision, lowered
 from fedsim.training.settings import LocalSGD

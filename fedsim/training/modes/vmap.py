@@ -11,9 +11,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
-from fedsim.training.client_method import Terms
 from fedsim.training.losses import training_losses
-from fedsim.training.minibatches import Group, GroupLimits, minibatch_losses
+from fedsim.training.minibatches import Group, GroupLimits, Terms, minibatch_losses
 from fedsim.training.modes.dense import must_train_alone, width_multiple_of
 from fedsim.training.network import Network
 from fedsim.training.precision import lowered
