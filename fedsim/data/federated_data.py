@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,7 @@ class Unseen:
     """The samples on which they are evaluated; the first K clients have none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FederatedData:
     """A Task divided among K clients, each with disjoint train, validation and test rows, and unseen clients."""
 
@@ -230,8 +231,9 @@ class FederatedData:
             return named
         return named | {name + SOME: split.of_clients(some) for name, split in named.items()}
 
+    @cached_property
     def digest(self) -> str:
-        """Return 32 hexadecimal digits that depend on the samples, the labels, and the rows of each client."""
+        """32 hexadecimal digits that depend on the samples, the labels, and the rows of each client."""
         splits = [self.train, self.valid, self.test]
         splits += [self.unseen.train, self.unseen.test] if self.unseen is not None else []
         rows = (part for split in splits for part in (split.indices, split.offsets))

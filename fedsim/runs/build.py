@@ -29,6 +29,7 @@ from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Algorithm, GramLevel, Needs
 from fedsim.server.spec import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
+from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.loaded_model import training_bytes
 from fedsim.training.modes import resolve_mode
@@ -60,15 +61,14 @@ class RunSpec:
     """The `[memory]` from which that of `config` was chosen."""
     world_files: Mapping[str, str]
     """The sha256 of each file that the world was read from; empty for a world that existed already."""
-    data_digest: str
 
     def check_data(self, manifest: Mapping[str, Any], folder: Path) -> None:
         """Raise FolderError if the data are not those of the run in `folder`, as its manifest says."""
         before = manifest.get("data")
-        if before not in (None, self.data_digest):
+        if before not in (None, self.data.digest):
             raise FolderError(
                 f"{folder}: the data of task {self.config.task.name!r} are not those of the run: expected the digest "
-                f"{before}, found {self.data_digest}; restore the files of the task, or run the configuration again"
+                f"{before}, found {self.data.digest}; restore the files of the task, or run the configuration again"
             )
 
     def outlives(self, until_us: int | None) -> str:
@@ -117,15 +117,15 @@ class RunSpec:
             history=self.server.history,
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if on_gpu else self._forward_bytes(),
-            step_bytes=0 if on_gpu else self._training_bytes(),
+            step_bytes=0 if on_gpu else self._training_bytes(method),
             threads=threads.most() if self._threaded() else 1,
             unseen=self.data.n_unseen,
         )
 
-    def _training_bytes(self) -> int:
+    def _training_bytes(self, method: ClientMethod) -> int:
         """Return about how many bytes a process or thread needs to train."""
         sizes, at_once = self.data.train.sizes, self.plan.pacing.concurrency
-        return training_bytes(self.bench, self.network, self.bench.method(), sizes, at_once)
+        return training_bytes(self.bench, self.network, method, sizes, at_once)
 
     def check_fits(self, workers: int) -> None:
         """Raise ConfigError if the run would not fit into the memory of this machine or its GPU."""
@@ -165,9 +165,7 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     check_ends(config, world)
     plan = _plan(config, inputs, network, bench, selector, server.algorithm())
-    return RunSpec(
-        config, data, trace, world, plan, bench, server, network, asked, inputs.files, inputs.data_digest
-    )
+    return RunSpec(config, data, trace, world, plan, bench, server, network, asked, inputs.files)
 
 
 def _server(config: RunConfig, data: FederatedData, network: Network, device: str) -> ServerSpec:

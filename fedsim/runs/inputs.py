@@ -34,8 +34,6 @@ class RunInputs:
     trace: Trace
     files: Mapping[str, str] = field(default_factory=dict)
     """The sha256 of each file that the world was read from; empty for a world that existed already."""
-    data_digest: str = ""
-    """The digest of the data and of their division."""
 
 
 class InputCache:
@@ -56,24 +54,24 @@ class InputCache:
         """Return the inputs of a run. Raises ConfigError, DataError or TraceError."""
         if self._last and alike(self._last[0], config):
             return self._last[1]
-        model, data, counts, digest = self._data(config)
+        model, data, counts = self._data(config)
         if self._known_trace and alike(self._known_trace[0], config):
             trace, files = self._known_trace[1], {}
         else:
             trace = _world(config, data, counts)
             paths = world_files(config.world, seed=config.seed_of("world"))
             files = {str(path): sha256(path) for path in paths}
-        self._last = config, RunInputs(model, data, counts, trace, files, digest)
+        self._last = config, RunInputs(model, data, counts, trace, files)
         return self._last[1]
 
-    def _data(self, config: RunConfig) -> tuple[str, FederatedData, Ints, str]:
-        """Return the task's model, the data, their labels and digest, those of the last run if it has the same data."""
+    def _data(self, config: RunConfig) -> tuple[str, FederatedData, Ints]:
+        """Return the task's model, the divided data and their labels, those of the last run if it has the same data."""
         if self._last and same_data(self._last[0], config):
             last = self._last[1]
-            return last.model, last.data, last.counts, last.data_digest
+            return last.model, last.data, last.counts
         self._last = None  # frees its memory before more is taken
         task, data = federation(config)
-        return task.model, data, label_counts(data), data.digest()
+        return task.model, data, label_counts(data)
 
 
 def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:

@@ -340,7 +340,7 @@ class Session:
             "started": self.started,
             "resumed": self.resumed,
             "digest": None,
-            "data": self.spec.data_digest,
+            "data": self.spec.data.digest,
             "given": digests_in(config),
         }
         write_json(self.folder / MANIFEST, content | self._machine() | outcome)

@@ -93,6 +93,6 @@ def test_runs_of_versions_without_the_digest_go_on(config: RunConfig, tmp_path: 
 )
 def test_the_digest_is_of_the_division_too(change: dict[str, Any]) -> None:
     """Beside the world and the training, which do not change it."""
-    digest = prepare(small()).data_digest
-    assert prepare(small(**change)).data_digest != digest
-    assert prepare(small(train={"lr": 0.5}, world={"scenario": "always_on"})).data_digest == digest
+    digest = prepare(small()).data.digest
+    assert prepare(small(**change)).data.digest != digest
+    assert prepare(small(train={"lr": 0.5}, world={"scenario": "always_on"})).data.digest == digest
