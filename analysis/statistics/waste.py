@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table
 from fedsim.common.units import US, show_bytes, show_us
 from fedsim.engine.record_words import STATUSES
 
@@ -60,8 +59,7 @@ def waste_by_status(run: Run) -> pd.DataFrame:
 @arguments.checked
 def waste_table(run: Run) -> Table:
     """Return a table for the terminal: each measure used, wasted and unfinished, and the wasted share."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, title_justify="left")
-    table.title = shown(f"what {run.label} spent")
+    table = ruled_table(f"what {run.label} spent", padding=1)
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left")
     for row in waste_rows(run):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.tables.closing import fixed, with_status
 from fedsim.analysis.tables.compare import Comparison, compare
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, closest
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 _METRICS = {
     "mean %": "mean_percent",
@@ -58,15 +56,7 @@ def _empty(first: str, comparisons: Mapping[str, Comparison]) -> Table:
     notes = list(dict.fromkeys(each.note() for each in comparisons.values()))
     if len(notes) > 1:
         notes = [f"{label}: {each.note()}" for label, each in comparisons.items()]
-    table = Table(
-        title=shown(f"each arm against {first}"),
-        caption=Text("\n").join([Text(_NOTE), *map(shown, notes)]),
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-        pad_edge=False,
-        show_edge=False,
-    )
-    table.title_justify = table.caption_justify = "left"
+    table = ruled_table(f"each arm against {first}", "\n".join([_NOTE, *notes]), padding=1)
     for heading in _HEADINGS:
         name = heading == "arm"
         table.add_column(heading, justify="left" if name else "right", overflow="fold", no_wrap=not name)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -19,7 +18,7 @@ from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.tables.closing import fixed
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 AGE_HEADINGS = ("age", "n", "cosine", "norm", "real\n%", "prec.\n%", "recall\n%", "balanced\nacc. %")
 LABEL_HEADINGS = ("same\nlabels %", "gain\npoints")
@@ -152,8 +151,7 @@ def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int, sign
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> Table:
-    table = Table(title=shown(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    table.caption, table.caption_justify = note or None, "left"
+    table = ruled_table(title, note, padding=1)
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i else "left", no_wrap=True)
     for row in rows:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.study import Study
@@ -14,7 +13,7 @@ from fedsim.analysis.statistics.claims import ClaimedPair, ClaimResult, claim_re
 from fedsim.analysis.statistics.paired.differences import t_interval
 from fedsim.analysis.tables.difference_tables import conditions, p_text, span
 from fedsim.common import arguments
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +26,7 @@ def claim_table(study: Study, claims: Sequence[str]) -> Table:
     Claims are tested as `claim_results` does, whose errors this raises.
     """
     results = claim_results(study, claims)
-    table = _table(f"{study.name}{conditions(study)}", results, padding=0)
+    table = ruled_table(f"{study.name}{conditions(study)}", _note(results))
     axes = _other_axes(results)
     for heading in ("claim", *axes, "verdict", "difference", "p Holm"):
         table.add_column(shown(heading), overflow="fold", justify="right" if heading == "p Holm" else "left")
@@ -44,8 +43,7 @@ def claim_table(study: Study, claims: Sequence[str]) -> Table:
 
 def verdict_table(results: Sequence[ClaimResult], title: str) -> Table:
     """Return a table with a row for each claim, and its least certain pair."""
-    table = _table(title, results, padding=1)
-    table.caption = f"pairs: hold / do not hold / cannot be told. {table.caption}"
+    table = ruled_table(title, f"pairs: hold / do not hold / cannot be told. {_note(results)}", padding=1)
     axes = _other_axes(results)
     for heading in ("claim", *axes, "verdict", "pairs", "least certain pair", "difference", "p Holm"):
         table.add_column(shown(heading), overflow="fold", justify="right" if heading == "p Holm" else "left")
@@ -74,17 +72,13 @@ def _least_certain(result: ClaimResult) -> ClaimedPair:
     return max(tested, key=lambda pair: 2.0 if math.isnan(pair.p_holm) else pair.p_holm)
 
 
-def _table(title: str, results: Sequence[ClaimResult], padding: int) -> Table:
-    """Return a table without columns, whose caption says how the claims were tested."""
+def _note(results: Sequence[ClaimResult]) -> str:
+    """Return how the claims were tested."""
     tested = sum(pair.verdict != "not run" for result in results for pair in result.pairs)
-    caption = (
+    return (
         "Differences are paired by seed, the higher level minus the lower, with 95 % t intervals; p is that of "
         f"Student's t, corrected for {tested} {'pair' if tested == 1 else 'pairs'} (Holm)."
     )
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), pad_edge=False, show_edge=False)
-    table.title, table.caption = shown(title), caption
-    table.title_justify = table.caption_justify = "left"
-    return table
 
 
 def _other_axes(results: Sequence[ClaimResult]) -> list[str]:

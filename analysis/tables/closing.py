@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
 from fedsim.analysis.opening.tables import word_counts
 from fedsim.common import arguments
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 ACCURACIES = {
     "mean %": "mean_percent",
@@ -115,8 +114,7 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
 
 def _table(rows: Sequence[Sequence[str]], caption: str) -> Table:
     """Return rows of `HEADINGS` as a table."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(caption))
-    table.caption_justify = "left"
+    table = ruled_table(caption=caption)
     for heading in HEADINGS:
         wraps = heading in ("run", "jobs lost")
         justify: Literal["left", "right"] = "left" if heading == "run" else "right"
@@ -158,9 +156,7 @@ def profile_table(run: Run) -> Table:
     The parts of a block add up to its first row: the run's wall time for the driver, the sum over all workers for
     workers.
     """
-    title = shown(f"where the time went: {run.label}")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, title=title)
-    table.title_justify = "left"
+    table = ruled_table(f"where the time went: {run.label}", padding=1)
     for heading in ("part", "seconds", "share", "ms/step", "us/job"):
         table.add_column(heading, justify="left" if heading == "part" else "right")
     jobs = run.manifest.get("jobs")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.arrays import Floats, Ints
@@ -17,7 +16,7 @@ from fedsim.analysis.opening.study import Point
 from fedsim.analysis.tables.closing import ACCURACIES, fixed, with_status
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 from fedsim.common.units import show_bytes
 from fedsim.worlds.client_statistics import HOUR_US
 
@@ -76,9 +75,7 @@ class Comparison:
 
     def table(self) -> Table:
         """Return a table for the terminal."""
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-        table.title, table.caption = shown(f"{self.second} against {self.first}"), self.note()
-        table.title_justify = table.caption_justify = "left"
+        table = ruled_table(f"{self.second} against {self.first}", self.note(), padding=1)
         for heading in ("", self.first, self.second, "difference"):
             table.add_column(
                 shown(heading),
@@ -165,10 +162,8 @@ def _evaluations(
 @arguments.checked
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Return comparisons of the same two runs at several points as one table for the terminal, a row per point."""
-    title = shown(f"{comparisons[0].second} against {comparisons[0].first}, at equal points")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    table.title, table.caption = title, _EQUAL_NOTE
-    table.title_justify = table.caption_justify = "left"
+    title = f"{comparisons[0].second} against {comparisons[0].first}, at equal points"
+    table = ruled_table(title, _EQUAL_NOTE, padding=1)
     for heading in _EQUAL_HEADINGS:
         table.add_column(
             heading, justify="left" if heading == "equal" else "right", overflow="fold", no_wrap=True

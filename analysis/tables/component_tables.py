@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.study import Study
@@ -14,7 +13,7 @@ from fedsim.analysis.tables.closing import fixed
 from fedsim.analysis.tables.difference_tables import PLACES, conditions, plain
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common import arguments
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 _HEADINGS = ("runs", "source", "df", "mean\ns.d.", "share\n%")
 _NOTE = (
@@ -42,9 +41,7 @@ def component_tables(study: Study) -> list[Table]:
 def _table(study: Study, found: Sequence[VarianceComponents]) -> Table:
     first = found[0]
     place = f"{PLACES[first.at]}{conditions(study)}"
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    table.title = shown(f"variance components of {first.metric.replace('_', ' ')}, {place}")
-    table.title_justify = table.caption_justify = "left"
+    table = ruled_table(f"variance components of {first.metric.replace('_', ' ')}, {place}", padding=1)
     for number, heading in enumerate(_HEADINGS):
         table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")
     for each in found:

@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired.differences import PairedDifference
 from fedsim.analysis.statistics.paired.significance import ALPHA, NAME_OF, smallest_p
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,12 +74,8 @@ def difference_table(
     """
     first = differences[0]
     what = what or f"{first.axis}: difference from {first.baseline}"
-    table = Table(
-        box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(differences))
-    )
     place = f"{PLACES.get(first.at, first.at)}{where}"
-    table.title = shown(f"{what}, {place}")
-    table.caption_justify, table.title_justify = "left", "left"
+    table = ruled_table(f"{what}, {place}", notes(differences))
     for i, heading in enumerate(_HEADINGS):
         side: Literal["left", "right"] = "left" if i < 2 else "right"
         table.add_column(heading.format(test=first.test), justify=side, overflow="fold", no_wrap=i > 1)

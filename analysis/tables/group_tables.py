@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.run import Run
@@ -32,7 +31,7 @@ from fedsim.analysis.tables.difference_tables import (
     span,
 )
 from fedsim.common import arguments
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,14 +157,14 @@ def run_participation_tables(
     weights = "Clients: each client counts once; samples: each test sample does."
     tables = []
     for name, title in _RUN_TITLES.items():
-        table = _table(f"{run.label}: {title}{place}", note + weights)
+        table = ruled_table(f"{run.label}: {title}{place}", note + weights)
         for i, heading in enumerate(_GROUP_HEADINGS):
             table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold")
         for row in frames[name].to_dict("records"):
             table.add_row(*map(shown, _group_cells(row)))
         tables.append(table)
     caption = note + "A correlation says what goes together, not what causes what."
-    table = _table(f"{run.label}: correlation of accuracy with participation{place}", caption)
+    table = ruled_table(f"{run.label}: correlation of accuracy with participation{place}", caption)
     for i, heading in enumerate(_CORRELATION_HEADINGS):
         table.add_column(heading, justify="left" if i < 3 else "right", overflow="fold")
     for each in frames["correlations"].to_dict("records"):
@@ -206,7 +205,7 @@ def _study_groups(study: Study, groups: pd.DataFrame) -> Table:
     axes = list(study.axes)
     by = str(groups["by"].iloc[0])
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
-    table = _table(f"{study.name}: accuracy by {by} at the end of each run{conditions(study)}, %", note)
+    table = ruled_table(f"{study.name}: accuracy by {by} at the end of each run{conditions(study)}, %", note)
     for heading in (*axes, "group"):
         table.add_column(shown(heading))
     for heading in ("clients", "each client once", "each sample once"):
@@ -222,7 +221,7 @@ def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
     axes = list(study.axes)
     names = [str(name) for name in measures if name not in (*axes, "seed")]
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
-    table = _table(f"{study.name}: fairness against participation{conditions(study)}", note)
+    table = ruled_table(f"{study.name}: fairness against participation{conditions(study)}", note)
     for heading in (*axes, *names):
         table.add_column(
             shown(heading.replace("_", " ")), justify="left" if heading in axes else "right", overflow="fold"
@@ -235,10 +234,3 @@ def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
 def _over_seeds(values: pd.Series[Any]) -> str:
     spread = spread_of(values.dropna().to_numpy(dtype=np.float64))
     return f"{plain(spread['mean'])} ± {plain(spread['std'])}\n{span((spread['low'], spread['high']), '')}"
-
-
-def _table(title: str, caption: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.title, table.caption = shown(title), caption
-    table.title_justify, table.caption_justify = "left", "left"
-    return table

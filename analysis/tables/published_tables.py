@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.study import Study
@@ -15,7 +14,7 @@ from fedsim.analysis.statistics.published import PublishedValue, published_value
 from fedsim.analysis.tables.claim_tables import claim_frame, verdict_table
 from fedsim.analysis.tables.difference_tables import averaged, conditions, plain, span
 from fedsim.common import arguments
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,10 +57,8 @@ def _value_row(value: PublishedValue) -> dict[str, object]:
 
 
 def _value_table(study: Study, values: Sequence[PublishedValue]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.title = shown(_beside(study))
-    table.caption = shown(" ".join(filter(None, [_value_notes(values), note_on_rows(study)])))
-    table.title_justify = table.caption_justify = "left"
+    caption = " ".join(filter(None, [_value_notes(values), note_on_rows(study)]))
+    table = ruled_table(_beside(study), caption)
     columns = list(dict.fromkeys(value.column for value in values))
     for heading in (*study.axes, *columns):
         table.add_column(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.study import POINTS, Point, Study
@@ -28,7 +27,7 @@ from fedsim.analysis.tables.difference_tables import (
 )
 from fedsim.analysis.tables.group_tables import participation_frames, participation_tables
 from fedsim.common import arguments
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,16 +119,14 @@ def _interactions(study: Study, at: Point) -> Iterator[PairedDifference]:
 def _level_table(study: Study, at: Point) -> Table:
     """Return means and standard deviations over seeds, a column per metric."""
     frame = level_frame(study, at)
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     place = f"{PLACES[at]}{conditions(study)}"
-    table.title = shown(f"{study.name}: mean ± standard deviation over seeds, {place}")
-    table.caption = (
+    caption = (
         "Below them 95 % bootstrap intervals of the mean; each client counts once unless a name says samples."
     )
     if study.axes and len(study.axes[study.axis()]) > 1 and not has_pairs(study):
         baseline = f"{study.axis()}={study.baseline(study.axis())}"
-        table.caption += f" No level was run beside the baseline {baseline}, so there are no differences."
-    table.caption_justify, table.title_justify = "left", "left"
+        caption += f" No level was run beside the baseline {baseline}, so there are no differences."
+    table = ruled_table(f"{study.name}: mean ± standard deviation over seeds, {place}", caption)
     axes, names = list(study.axes), list(dict.fromkeys(frame["metric"]))
     for heading in (*axes, "seeds", *names):
         table.add_column(shown(heading), justify="left" if heading in axes else "right", overflow="fold")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.arrays import Floats
@@ -16,7 +15,7 @@ from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
 from fedsim.analysis.statistics.time_to_target import SpeedUp, Unit, speed_ups, time_to_target
 from fedsim.analysis.tables.difference_tables import conditions, p_text, plain
 from fedsim.common import arguments
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 from fedsim.common.units import show_bytes, show_us
 
 if TYPE_CHECKING:
@@ -40,10 +39,8 @@ def target_tables(study: Study, metric: str, value: float) -> list[Table]:
 
 def _table(study: Study, frame: pd.DataFrame, target: str, unit: Unit) -> Table:
     found = speed_ups(study, frame, unit)
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.title = shown(f"{study.name}: {_UNITS[unit]} to {target}{conditions(study)}")
-    table.caption = shown(" ".join(_notes(frame, found, unit)))
-    table.title_justify = table.caption_justify = "left"
+    title = f"{study.name}: {_UNITS[unit]} to {target}{conditions(study)}"
+    table = ruled_table(title, " ".join(_notes(frame, found, unit)))
     headings = [*study.axes, "reached", "median", "least", "most"]
     if found:
         headings += [f"speed-up over\n{found[0].baseline}", "faster", "p Holm"]

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Column, Table
@@ -114,6 +115,19 @@ def facts_table(facts: Iterable[tuple[str, str]], title: str = "") -> Table:
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*row)
+    return table
+
+
+def ruled_table(title: str | Text = "", caption: str | Text = "", *, padding: int = 0) -> Table:
+    """Return a table without columns yet: a line beneath its headings, its title and its caption at the left.
+
+    `padding` widens the gap between columns, from one space, by two for each.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), pad_edge=False, show_edge=False)
+    table.title, table.caption = (
+        (shown(text) if isinstance(text, str) else text) if text else None for text in (title, caption)
+    )
+    table.title_justify = table.caption_justify = "left"
     return table
 
 

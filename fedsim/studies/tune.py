@@ -9,12 +9,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from fedsim import analysis
 from fedsim.common.errors import ConfigError, RunError
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import ruled_table, shown
 from fedsim.config.study import CompareSection, StudyConfig, TuneSection, levels_in
 from fedsim.plugins import smaller_is_better
 from fedsim.studies.grid import cells_of, titled
@@ -121,8 +120,7 @@ def tuning_table(study: StudyConfig, folder: Path) -> Table:
     """Return the means of a tuned study's values as a table for the terminal; `*` marks the chosen one."""
     tune, tried = _tune_of(study), analysis.open_study(folder)
     title = f"{tune.key} by {tune.metric} {tune.on_seeds}; * is chosen"
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, title=shown(title))
-    table.title_justify = table.caption_justify = "left"
+    table = ruled_table(title)
     for axis in tune.axes:
         table.add_column(axis)
     for value in tune.values:

@@ -3,10 +3,9 @@
 import io
 
 import pytest
-from rich import box
 from rich.table import Table
 
-from fedsim.common.terminal import Terminal, facts_table
+from fedsim.common.terminal import Terminal, facts_table, ruled_table
 
 WORDS = ["mean", "percent", "fedprox_released", "division=pat2", "[-0.388,", "+0.0598]", "6"]
 LEAST, MOST = 7 + 1 + 16 + 1 + 8 + 1 + 1, 12 + 1 + 16 + 1 + 17 + 1 + 1
@@ -14,7 +13,8 @@ LEAST, MOST = 7 + 1 + 16 + 1 + 8 + 1 + 1, 12 + 1 + 16 + 1 + 17 + 1 + 1
 
 
 def table(**column):
-    made = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, show_header=False)
+    made = ruled_table()
+    made.show_header = False
     for _ in range(4):
         made.add_column(overflow="fold", **column)
     made.add_row("mean percent", "fedprox_released\ndivision=pat2", "[-0.388, +0.0598]", "6")
@@ -81,3 +81,15 @@ def test_names_of_facts_do_not_wrap(length):
     assert "after the end  repeat" in printed(made, 80)
     assert "after the end" in printed(made, 80, force_terminal=True)
     assert printed(made, 80).count("x") == length
+
+
+@pytest.mark.parametrize(("padding", "gap"), [(0, 1), (1, 3)])
+def test_a_ruled_table_has_its_texts_at_the_left_as_they_are(padding, gap):
+    made = ruled_table("[b]title[/b]", "a\x1b[2Jb", padding=padding)
+    for heading in ("longer than the title", "n"):
+        made.add_column(heading)
+    made.add_row("1", "2")
+    lines = [line.rstrip() for line in printed(made, 80).splitlines()]
+    heading = "longer than the title" + " " * gap + "n"
+    row = "1".ljust(len(heading) - 1) + "2"
+    assert lines == ["[b]title[/b]", heading, "─" * len(heading), row, "a\\x1b[2Jb"]
