@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from fedsim.common.paths import as_path
 from fedsim.config.errors import validated
 from fedsim.config.published import PublishedSection
 from fedsim.config.section import Count
-from fedsim.config.study import TuneSection
+from fedsim.config.study import TuneSection, parse_target
 from fedsim.records.manifest import MANIFEST
 from fedsim.records.study_results import LastEvaluation, read_results
 
@@ -44,6 +44,7 @@ class _Compare(BaseModel):
     last: Count | None = None
     split: str | None = None
     group: str | None = None
+    target: str | None = None
     test: Test | None = None
 
 
@@ -120,11 +121,21 @@ def _checked(raw: Any, file: Path) -> _Study:
 
 
 def _check(content: _Study, axes: dict[str, tuple[str, ...]], file: Path) -> None:
-    for name in content.compare.metrics or ():
+    for key, name in _named_metrics(content.compare, file):
         if ":" in name:  # opening a folder must not run code that the folder names
-            raise FolderError(f"{file}: compare.metrics: expected names of installed metrics, found {name!r}")
+            raise FolderError(f"{file}: compare.{key}: expected names of installed metrics, found {name!r}")
     if content.published is not None and (faults := list(content.published.faults_with(axes))):
         raise FolderError("\n".join(f"{file}: {fault}" for fault in faults))
+
+
+def _named_metrics(compare: _Compare, file: Path) -> Iterator[tuple[str, str]]:
+    for name in compare.metrics or ():
+        yield "metrics", name
+    if compare.target is not None:
+        try:
+            yield "target", parse_target(compare.target)[0]
+        except ValueError as error:
+            raise FolderError(f"{file}: compare.target: {error}") from error
 
 
 def _cell(

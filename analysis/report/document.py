@@ -100,9 +100,11 @@ class Column:
     """Positive numbers below this, such as small p values, are written as below it."""
 
     def show(self, value: Any) -> str:
-        """Return a value as text; a dash stands for None and NaN."""
+        """Return a value as text; a dash stands for None and NaN, ∞ for infinity."""
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "–"
+        if isinstance(value, float) and math.isinf(value):
+            return "∞" if value > 0 else "−∞"
         if isinstance(value, float) and 0 < value < self.least:
             return f"<{self.least:g}"
         if isinstance(value, float) and self.digits is None:

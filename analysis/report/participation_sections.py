@@ -12,7 +12,7 @@ from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.participation_groups import participation_groups
 from fedsim.analysis.plots.selection_regret import regret_over_time
-from fedsim.analysis.report.difference_block import difference_block
+from fedsim.analysis.report.comparison_blocks import difference_block
 from fedsim.analysis.report.document import (
     Block,
     Column,

@@ -20,7 +20,7 @@ from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.study_curves import study_curves
 from fedsim.analysis.plots.variance_shares import variance_shares
 from fedsim.analysis.report.audit_section import audit_blocks
-from fedsim.analysis.report.difference_block import difference_block
+from fedsim.analysis.report.comparison_blocks import difference_block, target_blocks
 from fedsim.analysis.report.document import (
     Block,
     Code,
@@ -92,6 +92,7 @@ def _blocks(study: Study, out: Path) -> Iterator[Block]:
         yield from _published(study)
         yield from _ends(study, metrics)
         yield from _differences(study, metrics)
+        yield from target_blocks(study)
         yield from _components(study, metrics)
         yield from _curves(study, metrics)
         yield from study_participation_blocks(study)

@@ -26,8 +26,10 @@ from fedsim.analysis.tables.difference_tables import (
     span,
 )
 from fedsim.analysis.tables.group_tables import participation_frames, participation_tables
+from fedsim.analysis.tables.target_tables import target_frames, target_tables
 from fedsim.common import arguments
 from fedsim.common.terminal import ruled_table, shown
+from fedsim.config.study import parse_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +42,7 @@ def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
     `levels.<point>`: a row per metric and combination of levels, with mean, std and interval over seeds.
     `differences.<point>`: a row per metric and comparison, see `difference_frame`. With a second axis,
     `interactions.<point>`: the same columns for `interactions`. All for each point of `compare.at` (by default `end`).
+    With `compare.target`, `target.<unit>`: a row per combination of levels, see `target_frames`.
     `participation.groups` and `participation.measures`, if `compare.group` asks for a group: see
     `fedsim.analysis.tables.group_tables.participation_frames`. Raises RunError if no run is done.
     """
@@ -51,6 +54,9 @@ def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
             frames[f"differences.{at}"] = difference_frame(differences)
         if found := list(_interactions(opened, at)):
             frames[f"interactions.{at}"] = difference_frame(found)
+    if target := opened.compare.get("target"):
+        by_unit = target_frames(opened, *parse_target(target))
+        frames |= {f"target.{unit}": frame for unit, frame in by_unit.items()}
     return frames | (participation_frames(opened) if opened.compare.get("group") else {})
 
 
@@ -64,6 +70,8 @@ def study_tables(study: Study | str | Path) -> Iterator[Table]:
             yield difference_table(differences, conditions(opened))
         for each in by_axis(list(_interactions(opened, at))):
             yield difference_table(each, conditions(opened), interaction_of(opened, each))
+    if target := opened.compare.get("target"):
+        yield from target_tables(opened, *parse_target(target))
     if opened.compare.get("group"):
         yield from participation_tables(opened)
 

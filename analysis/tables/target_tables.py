@@ -1,15 +1,14 @@
-"""How long a study's runs take to a target, as tables for the terminal."""
+"""How long a study's runs take to a target, as frames and as tables for the terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import COLUMN_OF, Study
 from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
 from fedsim.analysis.statistics.time_to_target import SpeedUp, Unit, speed_ups, time_to_target
@@ -21,7 +20,25 @@ from fedsim.common.units import show_bytes, show_us
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNITS: dict[Unit, str] = {"steps": "steps", "time": "virtual time", "bytes": "bytes moved"}
+UNITS: dict[Unit, str] = {"steps": "steps", "time": "virtual time", "bytes": "bytes moved"}
+SPREAD = ("median", "least", "most")
+"""Columns of a frame of `target_frames` in its unit."""
+_OF_SPEED_UPS = ("baseline", "speed_up", "low", "high", "faster", "seeds", "p_holm")
+
+
+def target_frames(study: Study, metric: str, value: float) -> dict[Unit, pd.DataFrame]:
+    """Return how long the runs of a study take until a metric reaches a value, a frame for each unit.
+
+    The units are those that the study's `compare` names in `at`, by default virtual time. A row per combination of
+    levels: `n` runs, how many of them `reached` the value, and the `median`, `least` and `most` of all runs, with inf
+    for one that did not; time is in microseconds. With levels to compare, also the `baseline`, the `speed_up` over it
+    with `low` and `high`, in how many of `seeds` the level was `faster`, and `p_holm`, as of `speed_ups`; NaN for the
+    baseline. Raises what `time_to_target` raises.
+    """
+    wanted = study.compare.get("at") or ()
+    reached = time_to_target(study, metric, value)
+    units = [unit for unit in UNITS if unit in wanted] or ["time"]
+    return {unit: _frame(study, reached, unit) for unit in units}
 
 
 @arguments.checked
@@ -31,44 +48,66 @@ def target_tables(study: Study, metric: str, value: float) -> list[Table]:
     One table for each unit that the study's `compare` names in `at`, by default virtual time. Raises what
     `time_to_target` raises.
     """
-    frame = time_to_target(study, metric, value)
-    wanted = study.compare.get("at") or ()
-    units = [unit for unit in _UNITS if unit in wanted] or ["time"]
-    return [_table(study, frame, f"{metric.replace('_', ' ')} {value:g}", unit) for unit in units]
+    frames = target_frames(study, metric, value)
+    return [_table(study, frame, metric, value, unit) for unit, frame in frames.items()]
 
 
-def _table(study: Study, frame: pd.DataFrame, target: str, unit: Unit) -> Table:
-    found = speed_ups(study, frame, unit)
-    title = f"{study.name}: {_UNITS[unit]} to {target}{conditions(study)}"
-    table = ruled_table(title, " ".join(_notes(frame, found, unit)))
+def title_of(study: Study, metric: str, value: float, unit: Unit) -> str:
+    """Return what a table of times to a target shows, such as `virtual time to mean percent 80`."""
+    return f"{UNITS[unit]} to {metric.replace('_', ' ')} {value:g}{conditions(study)}"
+
+
+def _frame(study: Study, reached: pd.DataFrame, unit: Unit) -> pd.DataFrame:
+    import pandas as pd  # imported here: most commands do not need it
+
+    axes = list(study.axes)
+    found = {tuple(_levels_of(each, study).values()): each for each in speed_ups(study, reached, unit)}
+    rows: list[dict[str, Any]] = []
+    for key, part in reached.groupby(axes, sort=False) if axes else [((), reached)]:
+        values = part[COLUMN_OF[unit]].to_numpy(dtype=np.float64)
+        numbers = {"n": len(values), "reached": int(np.isfinite(values).sum())}
+        extremes = (np.median(values), values.min(), values.max()) if len(values) else 3 * (math.nan,)
+        spread = dict(zip(SPREAD, extremes, strict=True))
+        levels = dict(zip(axes, map(str, key), strict=True))
+        compared = _speed_up(found.get(tuple(levels.values()))) if found else {}
+        rows.append(levels | numbers | spread | compared)
+    columns = [*axes, "n", "reached", *SPREAD, *(_OF_SPEED_UPS if found else ())]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _levels_of(each: SpeedUp, study: Study) -> dict[str, str]:
+    """Return the levels of a comparison, in the order of the axes."""
+    levels = each.others | {study.axis(): each.level}
+    return {axis: levels[axis] for axis in study.axes}
+
+
+def _speed_up(each: SpeedUp | None) -> dict[str, Any]:
+    if each is None:
+        return {}
+    low, high = each.interval or (math.nan, math.nan)
+    values = (each.baseline, each.median, low, high, each.faster, len(each.seeds), each.p_holm)
+    return dict(zip(_OF_SPEED_UPS, values, strict=True))
+
+
+def _table(study: Study, frame: pd.DataFrame, metric: str, value: float, unit: Unit) -> Table:
+    title = f"{study.name}: {title_of(study, metric, value, unit)}"
+    table = ruled_table(title, " ".join(target_notes(frame, unit)))
     headings = [*study.axes, "reached", "median", "least", "most"]
-    if found:
-        headings += [f"speed-up over\n{found[0].baseline}", "faster", "p Holm"]
+    if compared := "baseline" in frame:
+        headings += [f"speed-up over\n{frame['baseline'].dropna().iloc[0]}", "faster", "p Holm"]
     for heading in headings:
         table.add_column(
             shown(heading), justify="left" if heading in study.axes else "right", overflow="fold"
         )
-    compared = {(each.level, *each.others.values()): each for each in found}
-    axes = list(study.axes)
-    for key, part in frame.groupby(axes, sort=False) if axes else [((), frame)]:
-        levels = dict(zip(axes, map(str, key), strict=True))
-        row = [*levels.values()]
-        each = compared.get((levels.pop(study.axis()), *levels.values())) if axes else None
-        values = part[COLUMN_OF[unit]].to_numpy(dtype=np.float64)
-        table.add_row(*map(shown, [*row, *_spread(values, unit), *_compared(each, bool(found))]))
+    for row in frame.to_dict("records"):
+        texts = [row[axis] for axis in study.axes]
+        texts += [f"{row['reached']} of {row['n']}", *(_amount(row[name], unit) for name in SPREAD)]
+        table.add_row(*map(shown, texts + (_compared(row) if compared else [])))
     return table
 
 
-def _spread(values: Floats, unit: Unit) -> list[str]:
-    """Return how many runs reached the target, and the median and the extremes over all runs."""
-    if not len(values):
-        return ["0 of 0", "–", "–", "–"]
-    reached = int(np.isfinite(values).sum())
-    numbers = (float(np.median(values)), float(values.min()), float(values.max()))
-    return [f"{reached} of {len(values)}", *(_amount(number, unit) for number in numbers)]
-
-
 def _amount(number: float, unit: Unit) -> str:
+    """Return steps, microseconds or bytes as text; a dash for a number that is not finite."""
     if not math.isfinite(number):
         return "–"
     if unit == "time":
@@ -76,28 +115,31 @@ def _amount(number: float, unit: Unit) -> str:
     return show_bytes(number) if unit == "bytes" else f"{number:,.0f}"
 
 
-def _compared(each: SpeedUp | None, others: bool) -> list[str]:
-    if each is None:
-        return [""] * 3 if others else []
-    interval = "–" if each.interval is None else "[{}, {}]".format(*map(_ratio, each.interval))
-    return [f"{_ratio(each.median)} {interval}", f"{each.faster} of {len(each.seeds)}", p_text(each.p_holm)]
+def _compared(row: Mapping[Any, Any]) -> list[str]:
+    if not isinstance(row["baseline"], str):
+        return [""] * 3
+    interval = "–" if math.isnan(row["low"]) else f"[{_ratio(row['low'])}, {_ratio(row['high'])}]"
+    faster = f"{row['faster']:.0f} of {row['seeds']:.0f}"
+    return [f"{_ratio(row['speed_up'])} {interval}", faster, p_text(row["p_holm"])]
 
 
 def _ratio(number: float) -> str:
     return "∞" if number == math.inf else plain(number)
 
 
-def _notes(frame: pd.DataFrame, found: Sequence[SpeedUp], unit: Unit) -> Iterator[str]:
+def target_notes(frame: pd.DataFrame, unit: Unit) -> Iterator[str]:
+    """Yield sentences that explain a frame of `target_frames`."""
     yield "Counted up to the first evaluation that reaches it; – where a run did not."
-    if not found:
+    if "baseline" not in frame:
         return
+    found = frame.dropna(subset="baseline")
     yield (
-        f"Speed-up: the baseline's {_UNITS[unit]} divided by the level's, the median over seeds; in brackets an "
-        "interval of that median with 95 % or more, from 6 seeds on. A run that does not reach the target is slower "
+        f"Speed-up: the baseline's {UNITS[unit]} divided by the level's, the median over seeds, with an "
+        "interval that covers it with 95 % or more, from 6 seeds on. A run that does not reach the target is slower "
         "than one that does; seeds in which neither does are left out. p Holm: exact sign test, two-sided, corrected "
         f"for {len(found)} comparison{'s' * (len(found) > 1)}."
     )
-    most = max(len(each.seeds) for each in found)
+    most = int(found["seeds"].max())
     if most and len(found) * smallest_p(most) > ALPHA:
         least = min(1.0, len(found) * smallest_p(most))
         yield f"With {most} seeds it cannot be below {least:.3g}, whatever the speed-up."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -149,7 +148,7 @@ def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[T
         study = analysis.join_studies(study, other)
     asked = study.asked(what.of_studies())
     if what.target is not None:
-        return _to_target(asked, what)
+        return _to_target(asked, what.target, what)
     return analysis.component_tables(asked) if what.components else analysis.study_tables(asked)
 
 
@@ -163,19 +162,18 @@ def _require_finished(study: analysis.Study) -> None:
         )
 
 
-def _to_target(study: analysis.Study, what: Questions) -> Iterable[Table]:
+def _to_target(study: analysis.Study, target: str, what: Questions) -> Iterable[Table]:
+    from fedsim.config.study import parse_target
+
     if what.metrics or what.by or what.test or what.components or "end" in (what.at or ()):
         raise ConfigError(
             "--target: it names the metric, and takes --axis, --baseline, --split, --last and --at steps, time or bytes"
         )
-    metric, _, text = (what.target or "").rpartition("=")
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or not metric:
-        raise ConfigError(f"--target {what.target}: expected a metric and a value, such as mean_percent=80")
-    return analysis.target_tables(study, metric.strip(), value)
+        metric, value = parse_target(target)
+    except ValueError as error:
+        raise ConfigError(f"--target: {error}") from error
+    return analysis.target_tables(study, metric, value)
 
 
 def _beside_paper(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:

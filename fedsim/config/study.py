@@ -5,6 +5,7 @@ A study is a grid of a run's configuration, axes whose levels replace keys of it
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,9 +24,9 @@ from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
 
 COLUMNS = (
-    "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "detectable", "family", "folder", "from",
-    "group", "high", "level", "low", "mean", "metric", "missing", "n", "samples", "seed", "seeds", "size", "std",
-    "step", "study", "test", "time_us", "to", "worse",
+    "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "detectable", "family", "faster", "folder",
+    "from", "group", "high", "least", "level", "low", "mean", "median", "metric", "missing", "most", "n", "p_holm",
+    "reached", "samples", "seed", "seeds", "size", "speed_up", "std", "step", "study", "test", "time_us", "to", "worse",
 )  # fmt: skip
 """Columns of a study's tables, beside those of metrics; an axis is a column too, and needs another name."""
 STUDY_KEYS = ("name", "seed", "arms", "parent")
@@ -105,6 +106,23 @@ Metric = Annotated[str, AfterValidator(_metric)]
 """The name of an installed metric."""
 
 
+def parse_target(text: str) -> tuple[str, float]:
+    """Return the metric and the value of a target such as `mean_percent=80`. Raises ValueError."""
+    metric, _, number = text.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or not metric.strip():
+        raise ValueError(f"expected a metric and a value, such as mean_percent=80, found {text!r}")
+    return metric.strip(), value
+
+
+def _target(text: str) -> str:
+    _metric(parse_target(text)[0])
+    return text
+
+
 class CompareSection(Section):
     """`[compare]`: the comparison of runs in the study's report."""
 
@@ -122,6 +140,9 @@ class CompareSection(Section):
     """The split to compare runs on, such as `unseen` or `test_personal`; by default that of each run's `[evaluate]`."""
     group: str | None = None
     """A column of the clients table that divides clients into groups."""
+    target: Annotated[str, AfterValidator(_target)] | None = None
+    """The value of a metric, such as `mean_percent=80`, to which each run's virtual time is counted; with `steps` or
+    `bytes` in `at`, these."""
     test: Literal["rank", "t"] = "rank"
     """The test that decides, the exact Wilcoxon signed-rank test or the paired t test, which takes normal differences.
 

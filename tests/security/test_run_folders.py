@@ -98,14 +98,16 @@ def test_a_replay_takes_no_path_from_a_manifest(
     assert sorted(here.rglob("*")) == before
 
 
+@pytest.mark.parametrize("key", ["metrics", "target"])
 @pytest.mark.parametrize("words", [("report",), ("compare",), ("report", "--tables", "tables")])
 def test_a_study_runs_no_code_that_it_names_as_a_metric(
-    words: tuple[str, ...], folder: Path, here: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], key: str, folder: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "mine.py").write_text(touching())
     cell = {"levels": {}, "seed": 3, "folder": folder.name, "status": "done"}
     said = {"format": 1, "name": "theirs", "axes": {}, "seeds": [3], "cells": [cell]}
-    asked = {"compare": {"metrics": [f"{here}/mine.py:mine"]}}
+    code = f"{here}/mine.py:mine"
+    asked = {"compare": {key: [code] if key == "metrics" else f"{code}=1"}}
     (here / "study.json").write_text(json.dumps(said | asked))
     assert command(words[0], here, *words[1:]) == 2
     assert "expected names of installed metrics" in capsys.readouterr().err

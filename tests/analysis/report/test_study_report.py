@@ -16,7 +16,7 @@ from fedsim.analysis.opening.study import Study
 from fedsim.analysis.opening.study_file import open_study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.study_curves import on_one_grid
-from fedsim.analysis.report.difference_block import difference_block
+from fedsim.analysis.report.comparison_blocks import difference_block
 from fedsim.analysis.report.report import write_page
 from fedsim.analysis.report.report_files import as_csv, as_latex, write_tables
 from fedsim.analysis.report.study_findings import study_findings

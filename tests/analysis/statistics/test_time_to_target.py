@@ -11,9 +11,12 @@ from scipy import stats
 from fedsim import analysis
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Study
+from fedsim.analysis.report.document import Heading, Text
+from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.time_to_target import _interval_of_median
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.units import US
+from fedsim.config.study import COLUMNS
 from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 
@@ -104,6 +107,48 @@ def test_equal_times_decide_nothing_and_p_values_are_corrected(tmp_path: Path) -
     assert first.ratios.tolist() == 8 * [math.inf]  # reached at the first evaluation, at virtual time 0
     assert first.p_value == 2 * 0.5**8
     assert first.p_holm == 2 * first.p_value
+
+
+def test_a_study_with_a_target_counts_the_time_in_frames_tables_and_report(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "made", CURVES, target="mean_percent=60", at=["end", "steps", "time"])
+    frames = analysis.study_frames(study)
+    assert [name for name in frames if name.startswith("target")] == ["target.steps", "target.time"]
+    slow, fast = frames["target.steps"].to_dict("records")
+    assert (slow["n"], slow["reached"], slow["median"], slow["least"], slow["most"]) == (
+        4,
+        2,
+        math.inf,
+        1,
+        math.inf,
+    )
+    assert (fast["n"], fast["reached"], fast["median"], fast["least"], fast["most"]) == (4, 3, 2, 1, math.inf)
+    assert (fast["baseline"], fast["speed_up"], fast["faster"], fast["seeds"]) == ("slow", 3, 2, 3)
+    assert math.isnan(slow["speed_up"])
+    assert frames["target.time"]["least"].tolist() == [HOUR_US, HOUR_US]
+    assert {*slow} <= {"rule", *COLUMNS}
+    titles = [str(table.title) for table in analysis.study_tables(study)]
+    assert titles[-2:] == ["made: steps to mean percent 60", "made: virtual time to mean percent 60"]
+    document = study_document(study, tmp_path)
+    assert Heading("Time to mean accuracy of 60 %") in document.blocks
+    in_hours = document.tables["target-time"]
+    assert [column.heading for column in in_hours.columns][3:7] == [
+        "median, h",
+        "least, h",
+        "most, h",
+        "speed-up over slow",
+    ]
+    assert list(in_hours.texts())[1][:7] == ("fast", "4", "3", "2.000", "1.000", "–", "3.00")
+
+
+def test_without_a_target_nothing_is_counted(study: Study) -> None:
+    assert not [name for name in analysis.study_frames(study) if "target" in name]
+    assert not [name for name in study_document(study, study.folder).tables if "target" in name]
+
+
+def test_a_report_says_why_a_target_is_not_counted(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "made", CURVES, target="mean_percnt=60")
+    texts = [block.text for block in study_document(study, tmp_path).blocks if isinstance(block, Text)]
+    assert [text for text in texts if text.startswith("Not counted: there is no metric 'mean_percnt'")]
 
 
 @pytest.mark.parametrize("n", [6, 8, 9, 17, 40])

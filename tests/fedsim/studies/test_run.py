@@ -321,6 +321,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"compare": {"axis": "rule", "baseline": "fedavg", "metrics": ["mine.py:mine"]}},
         "expected names of installed metrics",
     ),
+    "target that is code": (
+        {"compare": {"axis": "rule", "baseline": "fedavg", "target": "mine.py:mine=1"}},
+        r"compare\.target: expected names of installed metrics",
+    ),
+    "target without a value": (
+        {"compare": {"axis": "rule", "baseline": "fedavg", "target": "mean_percent"}},
+        r"compare\.target: expected a metric and a value, such as mean_percent=80, found 'mean_percent'",
+    ),
+    "name of a column of targets": ({"axes": {"reached": {"a": {}}}, "compare": None}, "has this name"),
     "name that leads elsewhere": ({"axes": {"a": {"../x": {}}}, "compare": None}, r"found '\.\./x'"),
     "unknown axis": ({"skip": [{"rul": "fedavg"}]}, "did you mean 'rule'"),
     "unknown level": ({"skip": [{"rule": ["fedav"]}]}, "did you mean 'fedavg'"),
