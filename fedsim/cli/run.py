@@ -32,7 +32,8 @@ class Cells:
     """Options of a run with several seeds, or with several values of a key."""
 
     seeds: Annotated[
-        str | None, Option(help="Run with several seeds: how many, or a list such as 1,3,9. Makes a study.")
+        str | None,
+        Option(help="Run with several seeds: how many, or a list such as 1,3,9 or 6-10. Makes a study."),
     ] = None
     jobs: Annotated[
         str | None, Option(help="Studies: processes, each of which runs one cell at a time; by default auto.")

@@ -31,9 +31,9 @@ class Changes:
         list[str] | None,
         Option("--set", metavar="KEY=VALUE", help="Change a key: run.stop.steps=20; may be repeated."),
     ] = None
-    seeds: Annotated[str | None, Option(help="Other seeds: a number of seeds, or a list such as 3,7,9.")] = (
-        None
-    )
+    seeds: Annotated[
+        str | None, Option(help="Other seeds: a number of seeds, or a list such as 3,7,9 or 6-10.")
+    ] = None
     only: Annotated[
         list[str] | None,
         Option(

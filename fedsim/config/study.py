@@ -35,7 +35,8 @@ _GROUPS_OF_UNSEEN = ("label", "labels", "n")
 """Columns that divide clients which never train, and so have no jobs and no part in the world."""
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-_MOST_SEEDS = 100_000
+MOST_SEEDS = 100_000
+"""Most seeds of a study."""
 
 Levels = dict[str, str]
 """The level on each axis, in the order of the file."""
@@ -50,9 +51,9 @@ def _study_name(name: str) -> str:
 def _seeds(seeds: Any) -> Any:
     if not isinstance(seeds, int) or isinstance(seeds, bool):
         return seeds
-    if not 1 <= seeds <= _MOST_SEEDS:
+    if not 1 <= seeds <= MOST_SEEDS:
         raise ValueError(
-            f"expected a number of seeds from 1 to {_MOST_SEEDS:,}, or a list of seeds, found {seeds:,}"
+            f"expected a number of seeds from 1 to {MOST_SEEDS:,}, or a list of seeds, found {seeds:,}"
         )
     return tuple(range(1, seeds + 1))
 

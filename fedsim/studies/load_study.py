@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import assign, validated
 from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, tables_of
-from fedsim.config.study import StudyConfig, seeds_in
+from fedsim.config.study import MOST_SEEDS, StudyConfig, seeds_in
 from fedsim.studies.key_axis import several
 
 
@@ -97,12 +98,24 @@ def _of_runs(sets: list[str]) -> list[str]:
 
 
 def seeds_of(text: str) -> list[int]:
-    """Return the seeds of the text of `--seeds`. Raises ConfigError."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--seeds: expected a number of seeds, or seeds such as 3,7,9, found {text!r}")
-    numbers = [int(part) for part in parts]
+    """Return the seeds of the text of `--seeds`: a number, or a list of seeds and ranges. Raises ConfigError."""
     try:
-        return seeds_in(numbers[0] if len(numbers) == 1 else numbers)
+        if text.strip().isdecimal():
+            return seeds_in(int(text))
+        parts = text.strip().removesuffix(",").split(",")  # `7,` is one seed
+        return seeds_in(list(chain.from_iterable(_range_of(part, text) for part in parts)))
     except ValueError as error:
         raise ConfigError(f"--seeds: {error}") from error
+
+
+def _range_of(part: str, text: str) -> range:
+    """Return the seeds of a part such as `7` or `6-10`. Raises ValueError."""
+    ends = [end.strip() for end in part.split("-")]
+    if len(ends) > 2 or not all(end.isdecimal() for end in ends):
+        raise ValueError(f"expected a number of seeds, or seeds such as 3,7,9 or 6-10, found {text!r}")
+    found = range(int(ends[0]), int(ends[-1]) + 1)
+    if not 1 <= found.stop - found.start <= MOST_SEEDS:
+        raise ValueError(
+            f"expected a range of 1 to {MOST_SEEDS:,} seeds, the least first, found {part.strip()!r}"
+        )
+    return found

@@ -15,6 +15,7 @@ from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
 from fedsim.studies.grid import cells_of
 from fedsim.studies.key_axis import several
+from fedsim.studies.load_study import seeds_of
 from fedsim.studies.run import study as run_study_file
 from fedsim.studies.sweep import sweep
 from small import small
@@ -124,6 +125,15 @@ def test_the_command_runs_the_cells_as_a_study_does_and_the_same_command_continu
         (("--set", "train.lr=0.1,0.1"), "--set train.lr: expected different values, found '0.1' twice"),
         (("--set", "train.learning_rate=0.1,0.2"), r"learning_rate: unknown key: here it is train\.lr"),
         (("--seeds", "many"), "--seeds: expected a number of seeds"),
+        (
+            ("--seeds", "5-3"),
+            "^--seeds: expected a range of 1 to 100,000 seeds, the least first, found '5-3'",
+        ),
+        (("--seeds", "1-9223372036854775807"), "^--seeds: expected a range of 1 to 100,000 seeds"),
+        (("--seeds", "1,-3"), "seeds such as 3,7,9 or 6-10, found '1,-3'"),
+        (("--seeds", ","), "seeds such as 3,7,9 or 6-10, found ','"),
+        (("--seeds", "1-2-3"), "seeds such as 3,7,9 or 6-10, found '1-2-3'"),
+        (("--seeds", "3-5,4"), "^--seeds: expected different seeds, found 4 more than once"),
         (("--seeds", "0"), "^--seeds: expected a number of seeds from 1 to 100,000, .* found 0"),
         (("--seeds", "3,3"), "^--seeds: expected different seeds, found 3 more than once"),
     ],
@@ -139,3 +149,17 @@ def test_what_does_not_go_together_is_refused_with_a_reason(
 def test_jobs_are_for_studies(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--jobs: it is for several seeds or values"):
         ran(written(tmp_path), "--jobs", "2", "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [
+        ("3", [1, 2, 3]),
+        (" 7, ", [7]),
+        ("3,7,9", [3, 7, 9]),
+        ("6-8", [6, 7, 8]),
+        ("1, 4 - 5, 3-3", [1, 4, 5, 3]),
+    ],
+)
+def test_seeds_are_a_number_a_list_or_ranges(text: str, seeds: list[int]) -> None:
+    assert seeds_of(text) == seeds
