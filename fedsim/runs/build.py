@@ -68,7 +68,7 @@ class RunSpec:
         if before not in (None, self.data.digest):
             raise FolderError(
                 f"{folder}: the data of task {self.config.task.name!r} are not those of the run: expected the digest "
-                f"{before}, found {self.data.digest}; restore the files of the task, or run the configuration again"
+                f"{before}, found {self.data.digest}; restore the files of the task, or run in another folder"
             )
 
     def outlives(self, until_us: int | None) -> str:

@@ -54,7 +54,7 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     processes need more memory than is free.
     """
     count, cache = processes_of(jobs, folder), InputCache()
-    runs = [(*_planned(cells[0].config, cache), len(cells)) for cells in by_levels(folder.left)]
+    runs = [(*_planned(cells[0].config, folder, cache), len(cells)) for cells in by_levels(folder.left)]
     each_s = [run.wall_s for run, *_ in runs]
     memory = max((run.memory_bytes["total"] for run, *_ in runs), default=0)
     check_memory(memory, count)
@@ -73,11 +73,13 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     )
 
 
-def _planned(config: RunConfig, cache: InputCache) -> tuple[PlannedRun, int]:
+def _planned(config: RunConfig, folder: StudyFolder, cache: InputCache) -> tuple[PlannedRun, int]:
     """Plan a cell; return the plan and the size of its folder at its end in bytes."""
     with at_most(1):  # as in the processes that run cells
         planned = plan_run(config, workers=0, cache=cache)
-    return planned, disk_bytes(planned, prepare(config, cache=cache))
+    spec = prepare(config, cache=cache)
+    folder.check_data(spec)
+    return planned, disk_bytes(planned, spec)
 
 
 def disk_bytes(planned: PlannedRun, spec: RunSpec) -> int:

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -30,9 +30,14 @@ from fedsim.records.existing_run import (
     run_in,
     warnings_of_changes,
 )
+from fedsim.records.manifest import read_manifest
 from fedsim.records.study_results import RESULTS, read_results, write_results
+from fedsim.runs.inputs import same_data
 from fedsim.studies.grid import Cell, by_levels, cells_of
 from fedsim.studies.load_study import load_study
+
+if TYPE_CHECKING:
+    from fedsim.runs.build import RunSpec
 
 _STATES, _CONFIG, _FORMAT = "study.json", "study.toml", 1
 
@@ -102,6 +107,17 @@ class StudyFolder:
     def left(self) -> list[Cell]:
         """The cells that are not done."""
         return [cell for cell in self.cells if self.states[cell.number].status != "done"]
+
+    def check_data(self, spec: RunSpec) -> None:
+        """Raise FolderError if a run would see other data than a cell that is done, as their files were edited.
+
+        The data of cells whose run folders were removed are not known.
+        """
+        for cell, state in zip(self.cells, self.states, strict=True):
+            folder = self.path / cell.folder
+            if state.status == "done" and same_data(cell.config, spec.config) and folder.exists():
+                spec.check_data(read_manifest(folder), folder)
+                return
 
     def count(self, status: Status) -> int:
         """Return the number of cells with a status."""

@@ -106,7 +106,8 @@ def run_study(board: Board, *, jobs: int | Literal["auto"] = "auto", device: Dev
         device: where to compute, as for `simulate`.
 
     Raises ConfigError, DataError or TraceError before anything is written if a combination of levels cannot be run, or
-    if the processes need more memory than is free; RunError if another process runs the study. At an interrupt the
+    if the processes need more memory than is free; FolderError if the data differ from those of cells that are done;
+    RunError if another process runs the study. At an interrupt the
     running cells are saved; a second one raises KeyboardInterrupt.
     """
     folder, interrupts, cache = board.folder, Interrupts(), InputCache()
@@ -138,7 +139,10 @@ def processes_of(jobs: int | Literal["auto"], folder: StudyFolder) -> int:
 
 
 def _most_memory(folder: StudyFolder, device: Device, cache: InputCache) -> int:
-    """Return the bytes that the largest unfinished cell needs. Raises if a combination of levels cannot be run."""
+    """Return the bytes that the largest unfinished cell needs.
+
+    Raises if a combination of levels cannot be run, or would see other data than cells that are done.
+    """
     place, needed = device_of(device, anywhere=False), 0
     wrong: dict[str, tuple[Cell, Error]] = {}
     with at_most(1), one_thread():  # as in the processes that run cells
@@ -148,6 +152,7 @@ def _most_memory(folder: StudyFolder, device: Device, cache: InputCache) -> int:
             except INPUT_ERRORS as error:
                 wrong.setdefault(str(error), (cell, error))
             else:
+                folder.check_data(spec)
                 needed = max(needed, spec.footprint(0).parts()["total"])
     if wrong:
         first = next(iter(wrong.values()))[1]

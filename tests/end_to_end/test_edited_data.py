@@ -16,6 +16,10 @@ from fedsim.runs.build import prepare
 from fedsim.runs.fork import fork
 from fedsim.runs.resume import resume
 from fedsim.runs.verify import verify
+from fedsim.studies.estimate import plan_study
+from fedsim.studies.load_study import load_study
+from fedsim.studies.run import opened
+from fedsim.studies.run import study as run_study_of
 from interrupted_runs import stopped_at
 from small import run, small
 
@@ -71,6 +75,38 @@ def test_an_interrupted_run_does_not_go_on_with_other_data(config: RunConfig, tm
         resume(folder, workers=0)
     (tmp_path / "x.npy").write_bytes(before)
     assert resume(folder, workers=0).digest == run(config, tmp_path / "peace", cache=None).digest
+
+
+def studied(grid: dict[str, Any], out: Path) -> Any:
+    return run_study_of(grid, out=out, jobs=1)
+
+
+def estimated(grid: dict[str, Any], out: Path) -> Any:
+    return plan_study(opened(load_study(grid), "edited", out))
+
+
+@pytest.mark.parametrize("begin", [studied, estimated])
+def test_a_study_does_not_add_levels_with_other_data(
+    config: RunConfig, tmp_path: Path, begin: Callable[[dict[str, Any], Path], Any]
+) -> None:
+    grid = {
+        "name": "edited",
+        "seeds": [3, 4],
+        "run": {k: v for k, v in config.resolved().items() if k not in ("name", "seed")},
+        "axes": {
+            "rule": {"fedavg": {"algorithm": {"name": "fedavg"}}, "fedfv": {"algorithm": {"name": "fedfv"}}}
+        },
+    }
+    out = tmp_path / "out"
+    assert studied(grid | {"only": {"rule": "fedavg"}}, out).done == 2
+    before = (tmp_path / "x.npy").read_bytes()
+    edit(tmp_path)
+    with pytest.raises(FolderError, match=r"fedavg/seed-3: the data of task .* run in another folder"):
+        begin(grid, out)
+    assert not (out / "edited" / "runs" / "fedfv").exists()
+    assert studied(grid | {"seeds": [5], "name": "new"}, out).done == 2
+    (tmp_path / "x.npy").write_bytes(before)
+    assert studied(grid, out).done == 4
 
 
 def test_runs_of_versions_without_the_digest_go_on(config: RunConfig, tmp_path: Path) -> None:
