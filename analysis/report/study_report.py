@@ -158,7 +158,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         rows.append(("compared", f"levels of {axis} with {study.baseline(axis)}{conditions(study)}"))
     if tune := study.tune:
         chosen = ", ".join(f"{' at '.join(levels)} {value}" for levels, value in tune.choices().items())
-        best = f"best {tune.metric} {tune.on_seeds} among {list(tune.values)}"
+        best = f"best {tune.criterion}, among {list(tune.values)}"
         rows.append((f"{tune.key}, tuned", f"{chosen}; {best}"))
     return rows
 

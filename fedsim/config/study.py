@@ -164,6 +164,8 @@ class TuneSection(Section):
     """Seeds of the runs that choose; none of them is a seed of the study."""
     metric: Metric = "mean_percent"
     """The metric (docs/metrics.md) whose mean over the seeds and the other axes' levels decides, at the end of runs."""
+    last: Count = 1
+    """Take the metric's mean over this many evaluations at the end of each run: single ones vary."""
     levels: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
     """The levels of other axes at which values are tried, by axis; by default all."""
     chosen: dict[str, Any] = Field(default_factory=dict)
@@ -180,9 +182,10 @@ class TuneSection(Section):
         return tuple(levels[axis] for axis in self.axes)
 
     @property
-    def on_seeds(self) -> str:
-        """The seeds in words, such as `on seeds 101, 102`."""
-        return f"on seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+    def criterion(self) -> str:
+        """What decides in words, such as `mean_percent on seeds 101, 102, over the last 5 evaluations`."""
+        seeds = f"on seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+        return f"{self.metric} {seeds}{f', over the last {self.last} evaluations' if self.last > 1 else ''}"
 
     def choices(self) -> dict[tuple[str, ...], Any]:
         """Return the chosen values by the levels that chose them."""

@@ -57,7 +57,9 @@ def tuning_study(study: StudyConfig, source: str) -> StudyConfig:
         "axes": axes | {name: values},
         "skip": tuple(rule for rule in skip if all(rule.values())),
         "only": {},
-        "compare": CompareSection(axis=name, baseline=next(iter(values)), metrics=(tune.metric,)),
+        "compare": CompareSection(
+            axis=name, baseline=next(iter(values)), metrics=(tune.metric,), last=tune.last
+        ),
         "tune": None,
         "published": None,
     }
@@ -119,7 +121,7 @@ def scores(tune: TuneSection, tried: analysis.Study) -> Scores:
 def tuning_table(study: StudyConfig, folder: Path) -> Table:
     """Return the means of a tuned study's values as a table for the terminal; `*` marks the chosen one."""
     tune, tried = _tune_of(study), analysis.open_study(folder)
-    title = f"{tune.key} by {tune.metric} {tune.on_seeds}; * is chosen"
+    title = f"{tune.key} by {tune.criterion}; * is chosen"
     table = ruled_table(title)
     for axis in tune.axes:
         table.add_column(axis)

@@ -97,6 +97,30 @@ def test_the_best_of_a_metric_that_should_be_small_is_its_smallest(done: Path) -
         assert smallest.chosen[rule] == min(runs, key=lambda value: runs[value])
 
 
+def test_means_of_the_last_evaluations_can_choose(tmp_path: Path) -> None:
+    raw = tables(tune=TUNE | {"last": 3})
+    raw["run"]["evaluate"] = {"every_steps": 2}
+    studies.study(raw, out=tmp_path, jobs=1, device="cpu")
+    study, tried = (analysis.open_study(tmp_path / name) for name in ("smallest", "smallest_tuning"))
+    assert study.tune is not None
+    assert study.tune.criterion == "mean_percent on seeds 11, 12, over the last 3 evaluations"
+    for rule in ("fedavg", "fedfv"):
+        means = {
+            value: fmean(
+                each.summary()["mean_percent"]
+                for seed in (11, 12)
+                for each in analysis.open_run(
+                    tried.folder / f"runs/{rule}.{value}/seed-{seed}"
+                ).evaluations()[-3:]
+            )
+            for value in VALUES
+        }
+        assert scores(study.tune, tried)[(rule,)] == pytest.approx(
+            {str(v): mean for v, mean in means.items()}
+        )
+        assert study.tune.chosen[rule] == max(means, key=lambda value: means[value])
+
+
 def test_the_first_of_equal_values_is_chosen(tmp_path: Path) -> None:
     """How often a run is evaluated does not change how it ends."""
     raw = tables(tune=TUNE | {"key": "evaluate.every_steps", "values": [8, 4]})
@@ -437,4 +461,4 @@ def test_tables_name_the_levels_that_chose(by_world: Path, capsys: pytest.Captur
         main(["report", str(by_world / "smallest")])
     page = (by_world / "smallest" / "report.html").read_text()
     assert f"fedavg at calm {chosen['fedavg']['calm']}, fedavg at busy {chosen['fedavg']['busy']}" in page
-    assert "best mean_percent on seed 11 among" in page
+    assert "best mean_percent on seed 11, among" in page
