@@ -19,11 +19,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsim.training.client_method import Batch, ClientMethod, Local, Personal, Tensors, Trained
 
+Ints = NDArray[np.int64]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -62,8 +65,19 @@ def qmaml(
     def passes(epochs: int) -> float:
         return epochs * (1 - support) * (1 + inner_steps)
 
+    def samples(sizes: Ints) -> Ints:
+        return np.where(sizes > 1, sizes - n_support(sizes, support), sizes)
+
     personal, unseen = _personal(adapt), _personal(_Adaptation(inner_lr, adapt_steps, False))
-    return ClientMethod(train, draws=False, personal=personal, adapt=unseen, reports_loss=True, passes=passes)
+    return ClientMethod(
+        train,
+        draws=False,
+        personal=personal,
+        adapt=unseen,
+        reports_loss=True,
+        passes=passes,
+        samples=samples,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +112,14 @@ def divided(local: Local, share: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Divide the client's rows at random into support and query, each with at least one row."""
     n = len(local.rows)
     order = torch.from_numpy(local.draws("support").permutation(n)).to(local.rows.device)
-    cut = min(max(1, round(share * n)), max(1, n - 1))
+    cut = int(n_support(np.array(n), share))
     return local.rows[order[:cut]], local.rows[order[cut:] if n > 1 else order]
+
+
+def n_support(sizes: Ints, share: float) -> Ints:
+    """Return the sizes of the supports of clients with `sizes` samples: at least one, and one less than all."""
+    rounded: Ints = np.rint(share * sizes).astype(np.int64)
+    return np.clip(rounded, 1, np.maximum(1, sizes - 1))
 
 
 def free(local: Local, model: torch.Tensor) -> Tensors:

@@ -360,7 +360,8 @@ class RunConfig(Section):
         payload_bytes = 4 * parameters if cost.payload is None else cost.payload
         passes = method.passes(train.epochs)
         work = cost.work_formula(flops).work(sizes, payload_bytes, passes, train.epochs, train.batch_size)
-        steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
+        used = sizes if method.samples is None else method.samples(sizes)
+        steps = train.epochs * np.ceil(used / (train.batch_size or np.maximum(used, 1))).astype(np.int64)
         return Costs(
             work=work.with_vectors(len(method.receives), len(method.sends)),
             steps=np.maximum(steps, 1),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, RunError
@@ -22,6 +23,7 @@ from fedsim.common.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from torch import Tensor  # slow to import, and not needed to read a configuration that names a method
 
+Ints = NDArray[np.int64]
 Tensors = tuple["Tensor", ...]
 """One tensor per parameter of the model, in the order of `named_parameters`; usually views into a flat vector [P]."""
 Correct = Callable[[Tensors, Tensors, float], Tensors]
@@ -215,6 +217,8 @@ class ClientMethod:
     """Name of the aggregation rule that the method is one half of, without which it is refused; empty for any rule."""
     passes: Callable[[int], float] = float
     """Maps the configured epochs to the passes over the training samples that a job costs in virtual time."""
+    samples: Callable[[Ints], Ints] | None = None
+    """Maps numbers of training samples [K] to those in whose minibatches an epoch of the update goes; None: all."""
     most_steps: int | None = None
     """Most minibatches that an update comes from, as the rule learns; None: those of the configured epochs."""
 
@@ -223,6 +227,7 @@ class ClientMethod:
         arguments.check("a client method's personal", self.personal, Callable[..., Any] | None)
         arguments.check("a client method's adapt", self.adapt, Callable[..., Any] | None)
         arguments.check("a client method's passes", self.passes, Callable[..., Any])
+        arguments.check("a client method's samples", self.samples, Callable[..., Any] | None)
         arguments.check("a client method's proximal", self.proximal, float)
         arguments.check("a client method's plain_step_first", self.plain_step_first, bool)
         if not 0 <= self.proximal < math.inf:

@@ -25,6 +25,7 @@ from fedsim.runs.session import Result
 from fedsim.runs.simulate import simulate
 from fedsim.server.server import Server
 from fedsim.training.job import Job
+from fedsim.training.local_sgd import ClientTools
 from fedsim.training.workbench import Workbench
 from shuffled import ShuffledTrainer
 from small import run, small
@@ -198,3 +199,29 @@ def test_mgda_prox_steps_to_the_least_norm_point_of_the_clients_directions(tmp_p
 def test_what_cannot_be_is_refused(client: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         small(client=client)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4])
+@pytest.mark.parametrize(
+    "client",
+    [
+        {"name": "fedcka"},
+        {"name": "fedprox", "form": "released"},
+        {"name": "qmaml"},
+        {"name": "qmaml", "support": 0.8},
+        {"name": "qmaml", "support": 0.01},
+    ],
+    ids=str,
+)
+def test_rules_learn_the_steps_that_an_update_comes_from(client: dict[str, Any], share: float) -> None:
+    spec = prepare(small(client=client, train={"batch_size": 7, "epochs": 3}))
+    bench, train = Workbench(spec.bench, spec.data), spec.bench.method().train
+    assert train is not None
+    clients, taken = np.arange(spec.data.n_clients), []
+    for number in clients.tolist():
+        local = ClientTools(bench, Job(number, number, nth=0, version=0, share=share))
+        train(local, spec.initial(), None)
+        taken.append(local.steps)
+    assert len(set(spec.data.train.sizes.tolist())) > 1
+    told = spec.plan.costs.steps_done(clients, np.full(len(clients), share))
+    assert told.tolist() == taken
