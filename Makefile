@@ -33,7 +33,7 @@ test: $(STAMP)  ## Run the whole test suite
 
 TABLE ?= fedfv_table4
 tables: $(STAMP)  ## Run a table of a paper whole and compare it with the page that prints it, or TABLE=qffl_table1
-	$(BIN)/pytest -n 0 -m tables -k $(TABLE) tests/docs/test_papers.py
+	$(BIN)/pytest -n 0 -m tables -k "[$(TABLE)]" tests/docs/test_papers.py
 
 integrations: .venv-integrations/.installed  ## Test Flower, trackers, Hugging Face datasets, Polars and DuckDB, in an environment of their own
 	.venv-integrations/bin/pytest -W default -n 0 $(INTEGRATIONS)

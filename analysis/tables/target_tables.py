@@ -136,8 +136,9 @@ def target_notes(frame: pd.DataFrame, unit: Unit) -> Iterator[str]:
     yield (
         f"Speed-up: the baseline's {UNITS[unit]} divided by the level's, the median over seeds, with an "
         "interval that covers it with 95 % or more, from 6 seeds on. A run that does not reach the target is slower "
-        "than one that does; seeds in which neither does are left out. p Holm: exact sign test, two-sided, corrected "
-        f"for {len(found)} comparison{'s' * (len(found) > 1)}."
+        "than one that does; seeds in which neither does are left out. p Holm: exact sign test, two-sided, without "
+        "seeds in which the two are equal, corrected for "
+        f"{len(found)} comparison{'s' * (len(found) > 1)}."
     )
     most = int(found["seeds"].max())
     if most and len(found) * smallest_p(most) > ALPHA:
