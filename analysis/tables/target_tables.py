@@ -61,9 +61,11 @@ def _frame(study: Study, reached: pd.DataFrame, unit: Unit) -> pd.DataFrame:
     import pandas as pd  # imported here: most commands do not need it
 
     axes = list(study.axes)
-    found = {tuple(_levels_of(each, study).values()): each for each in speed_ups(study, reached, unit)}
+    groups = dict(iter(reached.groupby(axes, sort=False))) if axes else {(): reached}
+    speeds = {tuple(_levels_of(each, study).values()): each for each in speed_ups(study, reached, unit)}
+    found = {levels: each for levels, each in speeds.items() if levels in groups}  # of others no run is done
     rows: list[dict[str, Any]] = []
-    for key, part in reached.groupby(axes, sort=False) if axes else [((), reached)]:
+    for key, part in groups.items():
         values = part[COLUMN_OF[unit]].to_numpy(dtype=np.float64)
         numbers = {"n": len(values), "reached": int(np.isfinite(values).sum())}
         extremes = (np.median(values), values.min(), values.max()) if len(values) else 3 * (math.nan,)

@@ -127,7 +127,7 @@ def _show_plans(config: StudyConfig, source: str, running: Running, count: int |
 
     force = running.force
     if to_tune(config):
-        tried = opened(tuning_study(config, source), source, running.out, force=force)
+        tried = opened(tuning_study(config, source), source, running.out, force=force, tuning=True)
         Terminal().print(plan_table(plan_study(tried, jobs=count)))
         config = provisional(config) if tried.left else tuned(config, tried.opened())
         force = force or bool(tried.left)
@@ -139,7 +139,7 @@ def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> St
     """Run the unfinished cells of the tuning study, and return the study with the values that it chose."""
     from fedsim.studies.tune import tuned, tuning_study, tuning_table
 
-    outcome = _run(tuning_study(config, source), source, running, again)
+    outcome = _run(tuning_study(config, source), source, running, again, tuning=True)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     config = tuned(config, analysis.open_study(outcome.folder))
@@ -147,13 +147,13 @@ def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> St
     return config
 
 
-def _run(config: StudyConfig, source: str, running: Running, again: str) -> Outcome:
+def _run(config: StudyConfig, source: str, running: Running, again: str, *, tuning: bool = False) -> Outcome:
     """Run the unfinished cells."""
     from fedsim.studies.progress import board_on
     from fedsim.studies.run import opened, run_study
 
     count, console = count_of(running.jobs, "--jobs", least=1), Terminal()
-    folder = opened(config, source, running.out, force=running.force)
+    folder = opened(config, source, running.out, force=running.force, tuning=tuning)
     try:
         with plugins.contained(), board_on(folder, console, running.quiet) as board:
             return run_study(board, jobs=count, device=running.device)

@@ -165,6 +165,14 @@ def check_effect(
             )
 
 
+def refuse_own(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Raise ConfigError if assignments changed what a fork or a replay has of its own: its name and its parent."""
+    if before.get("name") != after.get("name"):
+        raise ConfigError("name: it names the parent here; name the new run with --name")
+    if before.get("parent") != after.get("parent"):
+        raise ConfigError("parent: it is the run that this one is made from, and cannot be changed")
+
+
 def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
     """Make assignments `a.b=value` in a configuration in place, and return it.
 

@@ -17,7 +17,7 @@ from fedsim.common.files import read_parquet
 from fedsim.common.paths import as_path
 from fedsim.config.errors import read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
-from fedsim.config.load import Sets, assignments, changed, parse
+from fedsim.config.load import Sets, assignments, changed, parse, refuse_own
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
 from fedsim.runs.resources import Device, Workers
@@ -57,6 +57,7 @@ def replay_config(
     if same_participation:
         raw["selection"] = {"name": "replayed", "jobs": str(folder / _JOBS)}
     raw = changed(raw, sets)
+    refuse_own(parent, raw)
     if raw["world"] != world:
         raise ConfigError("replay: the world is that of the parent; use `fedsim run` to change it")
     selector = _table(raw, "selection", folder).get("name", "uniform")

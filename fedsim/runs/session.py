@@ -56,6 +56,8 @@ class Result:
     digest: str | None
     accuracy: float
     """Mean accuracy over clients at the last evaluation; NaN without one."""
+    asked_to_stop: bool = False
+    """Whether Ctrl-C or a signal asked to stop, be it after the last step of a run that is done."""
 
     @property
     def run(self) -> analysis.Run:
@@ -145,7 +147,7 @@ class Session:
                     digest = self._play(event_loop, watch)
                 except KeyboardInterrupt:
                     self._finish(event_loop, "interrupted", "interrupt")
-                    return Result(self.folder, "interrupted", None, self.recorder.last_accuracy)
+                    return Result(self.folder, "interrupted", None, self.recorder.last_accuracy, True)
                 except ServerLost as lost:
                     self._go_back(event_loop, lost)
                 except Exception as error:
@@ -155,7 +157,8 @@ class Session:
                     if self.spec.config.checkpoint.keep != "all":
                         with suppress(OSError):
                             remove_folder(self.folder / checkpoint.FOLDER)
-                    return Result(self.folder, "done", digest, self.recorder.last_accuracy)
+                    accuracy, asked = self.recorder.last_accuracy, self.interrupts.asked
+                    return Result(self.folder, "done", digest, accuracy, asked)
 
     def close(self) -> None:
         """Unlock the folder, as `run` and `until` do at their end; a run that never started is marked interrupted."""

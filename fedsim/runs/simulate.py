@@ -13,13 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsim import plugins
 from fedsim.common import arguments
-from fedsim.common.arrow_columns import array
-from fedsim.common.errors import ConfigError, EndOfWorld, FolderError, SomeFailed
-from fedsim.common.files import read_parquet, write_json
+from fedsim.common.errors import ConfigError, EndOfWorld, SomeFailed
+from fedsim.common.files import write_json
 from fedsim.common.machine import forget_peak
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
@@ -105,7 +102,7 @@ class _Batch:
 
     def _run(self, run: RunConfig, folder: Path, status: Status | None) -> Result:
         if status == "done":
-            return _existing_result(folder, run.evaluate.split)
+            return _existing_result(folder)
         if status in ("interrupted", "failed"):
             return resuming.resume(
                 folder,
@@ -146,7 +143,7 @@ def in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
             traceback.clear_frames(error.__traceback__)  # they hold the run's data and histories
             failed[name] = error
             continue
-        if results[-1].status == "interrupted":
+        if results[-1].asked_to_stop:
             break
     if failed:
         lines = {name: plugins.line_of(error) for name, error in failed.items()}
@@ -184,13 +181,11 @@ def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -
     return ["pending" if run.differences else run.state.status for run in existing]
 
 
-def _existing_result(folder: Path, split: str) -> Result:
-    """Return the result of a run that is done and evaluated on `split`."""
-    evals = read_parquet(folder / "evals.parquet", FolderError)
-    steps, accuracy = (array(evals[name]) for name in ("step", "accuracy"))
-    last = (steps == steps.max(initial=-1)) & (np.array(evals["split"].to_pylist()) == split)
-    mean = float(accuracy[last].mean()) if last.any() else math.nan
-    return Result(folder, "done", read_manifest(folder)["digest"], mean)
+def _existing_result(folder: Path) -> Result:
+    """Return the result of a run that is done."""
+    manifest = read_manifest(folder)
+    accuracy = manifest.get("accuracy")
+    return Result(folder, "done", manifest["digest"], math.nan if accuracy is None else accuracy)
 
 
 def refuse_fork(config: RunConfig) -> None:

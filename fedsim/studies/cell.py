@@ -63,9 +63,10 @@ class CellRunner:
         if existing.state.status == "done" and not existing.differences:
             return existing.state, math.nan  # its process was killed before it sent the result
         if existing.unfinished:
-            result = resume(folder, workers=0, device=self._device, watch=watch)
+            result = resume(folder, workers=0, device=self._device, watch=watch, progress=False)
         else:
             result = self._start(cell, folder, watch)
+        self._interrupts.asked |= result.asked_to_stop
         return State(result.status, result.digest), result.accuracy
 
     def _start(self, cell: Cell, folder: Path, watch: Watch) -> Result:

@@ -54,7 +54,10 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     processes need more memory than is free.
     """
     count, cache = processes_of(jobs, folder), InputCache()
-    runs = [(*_planned(cells[0].config, folder, cache), len(cells)) for cells in by_levels(folder.left)]
+    runs = [
+        (*_planned(folder.first_of(cells).config, folder, cache), len(cells))
+        for cells in by_levels(folder.left)
+    ]
     each_s = [run.wall_s for run, *_ in runs]
     memory = max((run.memory_bytes["total"] for run, *_ in runs), default=0)
     check_memory(memory, count)

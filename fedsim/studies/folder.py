@@ -6,7 +6,7 @@ removed, so the three files alone let a study be compared, and be continued on a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
@@ -48,40 +48,51 @@ class StudyFolder:
     Args:
         path: `<out>/<name of the study>`, which need not exist.
         force: repeat cells that were run with another configuration.
+        keep_others: keep the results of cells that are not part of the study, as a tuning study has of levels that have
+            a value.
 
     Raises ConfigError for such cells without `force`, and FolderError for a folder of something else.
     """
 
-    def __init__(self, path: Path, study: StudyConfig, cells: Sequence[Cell], *, force: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        study: StudyConfig,
+        cells: Sequence[Cell],
+        *,
+        force: bool = False,
+        keep_others: bool = False,
+    ) -> None:
         self.path, self.study, self.cells = path, study, cells
         if path.exists() and not (path / _STATES).is_file() and (not path.is_dir() or any(path.iterdir())):
             raise FolderError(
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
         self._results = read_results(path)
-        others = self._check_results()
+        others = self._results.keys() - {cell.folder for cell in cells}
+        self._others = {other: self._results.pop(other) for other in sorted(others)} if keep_others else {}
+        if not keep_others:
+            self._check_results(others)
         runs = [(path / c.folder, c.title, self._existing(c)) for c in cells]
         if not force:
             refuse_others(runs, "cells")
         self.notes = [*warnings_of_changes(((title, run) for _, title, run in runs), "cells")]
         """Lines about existing cells, for the one who runs the study."""
-        if others:
+        if others and not keep_others:
             self.notes.append(
                 f"{path}: other cells there are not part of this study ({len(others)}): their runs stay, and their "
                 f"lines leave {RESULTS}; another folder, with --out, keeps both studies"
             )
         self.states = [State() if run.differences else run.state for *_, run in runs]
 
-    def _check_results(self) -> list[str]:
-        """Return the folders of other cells with results. Raises ConfigError if some runs of these are gone."""
-        others = [*self._results.keys() - {cell.folder for cell in self.cells}]
+    def _check_results(self, others: Collection[str]) -> None:
+        """Raise ConfigError if some runs of other cells with results are gone."""
         lost = sorted(folder for folder in others if not (self.path / folder).exists())
         if lost:
             raise ConfigError(
                 f"{self.path / RESULTS}: it has results of {len(lost)} other cells, such as {lost[0]}, whose run "
                 "folders are gone: name their levels and seeds as well, or choose another folder with --out"
             )
-        return others
 
     def _existing(self, cell: Cell) -> ExistingRun:
         """Return the run in a cell's folder, or without a folder the one in `results.csv`."""
@@ -113,11 +124,20 @@ class StudyFolder:
 
         The data of cells whose run folders were removed are not known.
         """
+        if done := self._with_same_data(spec.config):
+            spec.check_data(read_manifest(done), done)
+
+    def first_of(self, cells: Sequence[Cell]) -> Cell:
+        """Return the first cell with the data of a cell that is done, by which `check_data` judges; else the first."""
+        return next((cell for cell in cells if self._with_same_data(cell.config)), cells[0])
+
+    def _with_same_data(self, config: RunConfig) -> Path | None:
+        """Return the folder of a cell that is done and has the same data."""
         for cell, state in zip(self.cells, self.states, strict=True):
             folder = self.path / cell.folder
-            if state.status == "done" and same_data(cell.config, spec.config) and folder.exists():
-                spec.check_data(read_manifest(folder), folder)
-                return
+            if state.status == "done" and same_data(cell.config, config) and folder.exists():
+                return folder
+        return None
 
     def count(self, status: Status) -> int:
         """Return the number of cells with a status."""
@@ -132,11 +152,11 @@ class StudyFolder:
             folder = (self.path / cells[0].folder).parent
             make_directory(folder)
             write_json(folder / "arms.json", {"arms": [Path(cell.folder).name for cell in cells]})
-        write_text(self.path / _CONFIG, tomli_w.dumps(self.study.resolved()))
         self._results = {c.folder: self._results[c.folder] for c in self.cells if c.folder in self._results}
         for cell, state in zip(self.cells, self.states, strict=True):
             self._enter(cell, state)
-        self.write()
+        self.write()  # first: results of other settings must not stand beside these settings, should the process end
+        write_text(self.path / _CONFIG, tomli_w.dumps(self.study.resolved()))
 
     def set(self, cell: Cell, state: State) -> None:
         """Set and write the state of a cell."""
@@ -177,7 +197,7 @@ class StudyFolder:
         """Write `study.json` and `results.csv`."""
         write_json(self.path / _STATES, self._content())
         lines = (self._results.get(cell.folder, ()) for cell in self.cells)
-        write_results(self.path, chain.from_iterable(lines))
+        write_results(self.path, chain.from_iterable([*lines, *self._others.values()]))
 
     def _content(self) -> dict[str, Any]:
         """Return the content of `study.json`."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, product
 from typing import Any
 
@@ -80,7 +81,8 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
         fault = "only: skip leaves out" if study.only else "skip leaves out"
         raise ConfigError(f"{source}: {fault} every combination of levels")
     _check_folders(combinations, source)
-    configs = _configs(combinations, [_raw(study, levels, source) for levels in combinations], source)
+    raws = [_raw(study, levels, source) for levels in combinations]
+    configs = _configs(combinations, raws, source, partial(_whole, study, source))
     _check_split(study, combinations, configs, source)
     _check_seeds(study, combinations, configs, source)
     pairs = product(zip(combinations, configs, strict=True), study.seeds)
@@ -90,11 +92,25 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     )
 
 
-def _configs(combinations: Sequence[Levels], raws: Sequence[Any], source: str) -> list[RunConfig]:
+def _whole(study: StudyConfig, source: str) -> list[RunConfig]:
+    """Return the configurations of all combinations of a study that runs a part of them; a key may need the others."""
+    if not study.only:
+        return []
+    whole = study.model_copy(update={"only": {}})
+    raws = [_raw(whole, levels, source, untuned=True) for levels in whole.combinations()]
+    return [config for config in settled(raws, [source] * len(raws)) if isinstance(config, RunConfig)]
+
+
+def _configs(
+    combinations: Sequence[Levels],
+    raws: Sequence[Any],
+    source: str,
+    whole: Callable[[], Sequence[RunConfig]],
+) -> list[RunConfig]:
     """Return the checked configurations `raws` of the combinations. Raises ConfigError with a line for each problem."""
     configs: list[RunConfig] = []
     wrong: dict[str, list[Levels]] = defaultdict(list)
-    for levels, config in zip(combinations, settled(raws, [source] * len(raws)), strict=True):
+    for levels, config in zip(combinations, settled(raws, [source] * len(raws), whole), strict=True):
         if isinstance(config, RunConfig):
             configs.append(config)
         else:
@@ -164,7 +180,7 @@ def _name_and_seed(levels: Levels, seed: int) -> dict[str, Any]:
     return {"name": f"{_folder(levels)}/seed-{seed}", "seed": seed}
 
 
-def _raw(study: StudyConfig, levels: Levels, source: str) -> dict[str, Any]:
+def _raw(study: StudyConfig, levels: Levels, source: str, *, untuned: bool = False) -> dict[str, Any]:
     """Return the configuration of `[run]` with the levels' keys, at the first seed.
 
     The levels are joined first: one axis may name a rule and another one of its options, in any order. Raises
@@ -186,7 +202,8 @@ def _raw(study: StudyConfig, levels: Levels, source: str) -> dict[str, Any]:
     for axis, level in levels.items():
         join(changes, study.axes[axis][level], axis)
     if study.tune is not None:
-        value = study.tune.choices()[study.tune.at(levels)]
+        choices, chooses = study.tune.choices(), study.tune.at(levels)
+        value = choices.get(chooses, study.tune.values[0]) if untuned else choices[chooses]
         join(changes, keys_of(study.tune.key, value), "[tune]")
     return merged(study.run, changes) | _name_and_seed(levels, study.seeds[0])
 

@@ -73,13 +73,13 @@ def study(
     read = partial(load_study, study, scale=scale, sets=sets, seeds=seeds)
     source = source_of(study)
 
-    def run(config: StudyConfig) -> Outcome:
-        folder = opened(config, source, out, force=force)
+    def run(config: StudyConfig, tuning: bool = False) -> Outcome:
+        folder = opened(config, source, out, force=force, tuning=tuning)
         return run_study(Board(folder, Terminal(quiet=True)), jobs=jobs, device=device)
 
     with Given.of(task, model).of_study(read) as config:
         if to_tune(config):
-            tuning = run(tuning_study(config, source))
+            tuning = run(tuning_study(config, source), tuning=True)
             if tuning.interrupted:
                 return tuning
             config = tuned(config, analysis.open_study(tuning.folder))
@@ -87,13 +87,16 @@ def study(
 
 
 @arguments.checked
-def opened(study: StudyConfig, source: str, out: Path | str, *, force: bool = False) -> StudyFolder:
+def opened(
+    study: StudyConfig, source: str, out: Path | str, *, force: bool = False, tuning: bool = False
+) -> StudyFolder:
     """Return the folder `<out>/<name>` of a study with the states of its cells; nothing is written.
 
-    `source` names the file in messages. Raises ConfigError for cells that cannot be run, and without `force` for those
-    that were run with another configuration.
+    `source` names the file in messages; a `tuning` study keeps the results of levels that have a value. Raises
+    ConfigError for cells that cannot be run, and without `force` for those that were run with another configuration.
     """
-    return StudyFolder(as_path(out, "out") / study.name, study, cells_of(study, source), force=force)
+    path, cells = as_path(out, "out") / study.name, cells_of(study, source)
+    return StudyFolder(path, study, cells, force=force, keep_others=tuning)
 
 
 @arguments.checked
@@ -146,7 +149,7 @@ def _most_memory(folder: StudyFolder, device: Device, cache: InputCache) -> int:
     place, needed = device_of(device, anywhere=False), 0
     wrong: dict[str, tuple[Cell, Error]] = {}
     with at_most(1), one_thread():  # as in the processes that run cells
-        for cell, *_ in by_levels(folder.left):
+        for cell in map(folder.first_of, by_levels(folder.left)):
             try:
                 spec = prepare(cell.config, place, cache)
             except INPUT_ERRORS as error:

@@ -103,6 +103,8 @@ def test_a_study_does_not_add_levels_with_other_data(
     edit(tmp_path)
     with pytest.raises(FolderError, match=r"fedavg/seed-3: the data of task .* run in another folder"):
         begin(grid, out)
+    with pytest.raises(FolderError, match="fedavg/seed-3"):
+        begin(grid | {"seeds": [5, 3, 4]}, out)
     assert not (out / "edited" / "runs" / "fedfv").exists()
     assert studied(grid | {"seeds": [5], "name": "new"}, out).done == 2
     (tmp_path / "x.npy").write_bytes(before)

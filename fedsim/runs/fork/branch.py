@@ -16,7 +16,7 @@ from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import show_us
 from fedsim.config.errors import read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
-from fedsim.config.load import Sets, assignments, changed, load_config, parse
+from fedsim.config.load import Sets, assignments, changed, load_config, parse, refuse_own
 from fedsim.config.run import ParentSection, RunConfig
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
@@ -110,7 +110,9 @@ class _Branch:
         manifest = read_manifest(parent)
         config = load_config(parent / CONFIG)[0]
         before = read_toml(parent / CONFIG)
-        raw = changed(deepcopy(before), sets) | {"name": name or f"{config.label}-fork"}
+        raw = changed(deepcopy(before), sets)
+        refuse_own(before, raw)
+        raw["name"] = name or f"{config.label}-fork"
         child = parse(raw, "fork", config.label, before)[0]
         _check_tables(config, child)
         _check_rule(config, child)

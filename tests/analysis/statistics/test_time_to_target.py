@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,15 @@ CURVES = {  # by level and seed, the accuracy in percent of four clients at eval
 }
 
 
-def study_of(folder: Path, curves: dict[tuple[str, int], list[int]], **compare: Any) -> Study:
-    def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
+def study_of(
+    folder: Path,
+    curves: dict[tuple[str, int], list[int]],
+    missing: Collection[tuple[str, int]] = (),
+    **compare: Any,
+) -> Study:
+    def made(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
+        if (levels["rule"], seed) in missing:
+            return None
         curve = np.array(curves[levels["rule"], seed])
         ends = np.arange(len(curve)) * HOUR_US
         jobs = jobs_table(dispatch_us=ends, end_us=ends, download_bytes=np.full(len(ends), 100))
@@ -138,6 +146,17 @@ def test_a_study_with_a_target_counts_the_time_in_frames_tables_and_report(tmp_p
         "speed-up over slow",
     ]
     assert list(in_hours.texts())[1][:7] == ("fast", "4", "3", "2.000", "1.000", "–", "3.00")
+
+
+def test_a_level_of_which_no_run_is_done_is_not_compared(tmp_path: Path) -> None:
+    """As when a study is stopped in its second run."""
+    missing = [("fast", seed) for seed in (1, 2, 3, 4)]
+    study = study_of(tmp_path / "made", CURVES, missing, target="mean_percent=60")
+    frame = analysis.study_frames(study)["target.time"]
+    assert frame["rule"].tolist() == ["slow"]
+    assert frame.columns.tolist() == ["rule", "n", "reached", "median", "least", "most"]
+    assert [len(table.columns) for table in analysis.target_tables(study, "mean_percent", 60)] == [5]
+    assert len(study_document(study, tmp_path).tables["target-time"].columns) == 6
 
 
 def test_without_a_target_nothing_is_counted(study: Study) -> None:

@@ -18,6 +18,7 @@ from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import lock
 from fedsim.runs.fork import At
+from fedsim.runs.replay import replay
 from fedsim.runs.resume import resume
 from fedsim.training.attack import attacked
 from fedsim.worlds.trace import read_trace
@@ -348,3 +349,19 @@ def test_an_evaluation_that_is_due_when_a_fork_leaves_takes_place(tmp_path: Path
     before, after = (table(f, "evals").groupby("time_us").step.first() for f in (parent.folder, child.folder))
     assert before.equals(after)
     assert before[180_000_000] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("name=other", "name the new run with --name"),
+        ("parent.run=elsewhere", "parent: .* cannot be changed"),
+    ],
+)
+def test_a_fork_keeps_its_own_name_and_parent(tmp_path: Path, change: str, message: str) -> None:
+    parent = run(small(stop={"steps": 4}), tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        branch(parent.folder, At(step=2), change, out=tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        replay(parent.folder, [change], out=tmp_path, workers=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]

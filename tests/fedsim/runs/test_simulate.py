@@ -21,6 +21,7 @@ from fedsim.config.errors import read_toml
 from fedsim.records import checkpoint
 from fedsim.records.existing_run import run_in
 from fedsim.records.manifest import read_manifest
+from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import lock
 from fedsim.runs import simulate as simulation
 from fedsim.runs.fork import At, fork
@@ -449,3 +450,28 @@ def test_a_run_goes_on_only_with_its_own_memory(
     assert differing(before) == []
     if "budget" not in before:
         assert differing({"slots": 2}) == ["memory.slots"]
+
+
+def test_a_finished_run_has_the_accuracy_that_it_had_when_it_ended(tmp_path: Path) -> None:
+    """Not that of all evaluations of its last step: at the end all clients are evaluated, before that three."""
+    config = small(evaluate={"every_steps": 1, "clients": 3}, stop={"time": "20min"})
+    first = run(config, tmp_path)
+    (again,) = simulate(config, out=tmp_path, workers=0, resume=True)
+    evals = pq.read_table(first.folder / "evals.parquet").to_pandas()
+    assert evals.query("step == step.max()")["time_us"].nunique() == 2
+    assert again.accuracy == first.accuracy
+
+
+def test_an_interrupt_while_a_run_is_written_starts_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = Recorder.close
+
+    def interrupted(recorder: Recorder, params: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return close(recorder, params)
+
+    monkeypatch.setattr(Recorder, "close", interrupted)
+    (result,) = simulate([small(name=name, stop={"steps": 2}) for name in "abc"], out=tmp_path, workers=0)
+    assert (result.status, result.asked_to_stop) == ("done", True)
+    assert not (tmp_path / "b").exists()

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pyarrow.parquet as pq
@@ -32,6 +33,7 @@ from fedsim.cli import study as cli_study
 from fedsim.cli.main import main
 from fedsim.common import threads
 from fedsim.common.errors import ConfigError, FolderError
+from fedsim.common.signals import Interrupts
 from fedsim.common.units import US
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import load_config
@@ -40,8 +42,11 @@ from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, TuneS
 from fedsim.data.federated_data import Task
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.existing_run import State
+from fedsim.records.recorder import Recorder
 from fedsim.runs import inputs as materials
 from fedsim.runs.simulate import simulate
+from fedsim.studies import folder as study_folder
+from fedsim.studies.cell import CellRunner
 from fedsim.studies.estimate import plan_study
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import Cell, CellProgress, cells_of
@@ -49,7 +54,10 @@ from fedsim.studies.load_study import load_study
 from fedsim.studies.progress import Board, board_on
 from fedsim.studies.queue import Queue
 from fedsim.studies.run import Outcome, opened, run_study
+from fedsim.studies.tune import provisional
 from fedsim.worlds.trace import Trace
+from interrupted_runs import stopped_at
+from small import small
 
 SMALLEST = Path(__file__).resolve().parents[3] / "examples" / "studies" / "smallest.toml"
 FEDSIM = Path(sys.executable).with_name("fedsim")
@@ -1153,3 +1161,70 @@ def test_the_split_of_a_comparison_must_be_recorded_by_all_runs(tmp_path: Path) 
     compare = {"axis": "kept", "baseline": "some", "split": "unseen"}
     with pytest.raises(ConfigError, match=r"compare\.split: .*recorded are test \(kept=none\)"):
         run_here(study(run=run, axes={"kept": levels}, compare=compare), tmp_path)
+
+
+EXAMPLES = sorted((SMALLEST.parent).glob("*.toml"))
+
+
+def _cells(study: StudyConfig, path: Path) -> tuple[Cell, ...]:
+    return cells_of(provisional(study) if study.tune else study, path.name)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_any_level_of_an_example_can_run_alone(path: Path) -> None:
+    """Also one at which a key of the others has no effect."""
+    whole = load_study(path)
+    for axis, levels in whole.axes.items():
+        for level in {one[axis] for one in whole.combinations()} & levels.keys():
+            part = load_study(path, sets={"only": {axis: level}})
+            configs = {cell.config.name: cell.config for cell in _cells(part, path)}
+            assert configs
+            known = {cell.config.name: cell.config for cell in _cells(whole, path)}
+            assert all(known[name] == config for name, config in configs.items())
+
+
+@pytest.mark.parametrize("where", ["write_text", "write_results"])
+def test_results_of_other_settings_are_not_taken_for_done(
+    copied: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a `--force` is stopped: the files of a study without its runs are replaced one after the other."""
+    shutil.rmtree(copied / "runs")
+    other = load_study(copied / "study.toml", sets=("run.train.lr=0.001",))
+    with monkeypatch.context() as patched:
+        patched.setattr(study_folder, where, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            opened(other, "s", copied.parent, force=True).begin()
+    if where == "write_text":
+        assert len(opened(other, "s", copied.parent).left) == len(cells_of(other, "s"))
+    else:
+        with pytest.raises(ConfigError, match=r"train\.lr: expected 0\.001, found"):
+            opened(other, "s", copied.parent)
+    assert len(opened(other, "s", copied.parent, force=True).left) == len(cells_of(other, "s"))
+
+
+def test_a_resumed_cell_draws_no_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small(checkpoint={"every_steps": 2})
+    folder = stopped_at(5, config, tmp_path)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    capsys.readouterr()
+    cell = Cell(0, {}, config)
+    result = CellRunner("cpu", Interrupts()).run(cell, folder, lambda progress: None)
+    assert result.state.status == "done"
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_while_a_cell_is_written_starts_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = Recorder.close
+
+    def interrupted(recorder: Recorder, params: Any) -> Any:
+        if params is not None:
+            signal.raise_signal(signal.SIGINT)
+        return close(recorder, params)
+
+    monkeypatch.setattr(Recorder, "close", interrupted)
+    outcome = fedsim.study(SMALLEST, ["run.stop.steps=3"], out=tmp_path, jobs=1)
+    assert (outcome.done, outcome.interrupted) == (1, True)

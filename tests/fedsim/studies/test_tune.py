@@ -462,3 +462,23 @@ def test_tables_name_the_levels_that_chose(by_world: Path, capsys: pytest.Captur
     page = (by_world / "smallest" / "report.html").read_text()
     assert f"fedavg at calm {chosen['fedavg']['calm']}, fedavg at busy {chosen['fedavg']['busy']}" in page
     assert "best mean_percent on seed 11, among" in page
+
+
+def test_a_study_whose_tuning_is_kept_without_runs_too_can_be_extended_by_levels(
+    done: Path, tmp_path: Path
+) -> None:
+    some = tables(skip=[{"rule": "fedfv"}])
+    kept = studies.study(some, out=tmp_path, jobs=1, device="cpu").folder
+    results = tmp_path / "smallest_tuning" / "results.csv"
+    for folder in (kept, results.parent):
+        shutil.rmtree(folder / "runs")
+    before = results.read_text().splitlines()
+    wider = read_toml(kept / "study.toml")
+    del wider["skip"]
+    outcome = studies.study(wider, out=tmp_path, jobs=1, device="cpu")
+    assert (outcome.done, outcome.failed) == (2, ())
+    after = results.read_text().splitlines()
+    assert set(before) < set(after)
+    assert len(after) == 2 * len(before) - 1  # the heading, and as many lines for the other rule
+    repeated = studies.study(kept / "study.toml", out=tmp_path, jobs=1, device="cpu")
+    assert (repeated.done, repeated.failed) == (2, ())
