@@ -152,7 +152,7 @@ def settled(
         if lines := refusals({key: lack for key, lack in keys.items() if key not in useful}):
             checked[i] = ConfigError("\n".join(f"{sources[i]}: {line}" for line in lines))
         elif idle:
-            checked[i] = validated(RunConfig, _without(raws[i], idle), sources[i])
+            checked[i] = validated(RunConfig, without_idle(raws[i], idle), sources[i])
     return checked
 
 
@@ -163,8 +163,8 @@ def _or_error(raw: Mapping[str, Any], source: str) -> RunConfig | ConfigError:
         return error
 
 
-def _without(raw: Mapping[str, Any], idle: set[str]) -> dict[str, Any]:
-    """Return an equivalent configuration without the keys that have no effect."""
+def without_idle(raw: Mapping[str, Any], idle: set[str]) -> dict[str, Any]:
+    """Return an equivalent configuration without the keys `idle`, which have no effect."""
     reduced = without(raw, idle - {_LEAVE})
     if _LEAVE in idle:
         reduced["dropout"]["leave"] = "ignore"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, product
 from typing import Any
 
 from fedsim.common.errors import ConfigError
+from fedsim.config.errors import validated
 from fedsim.config.load import merged
-from fedsim.config.requirements import settled
+from fedsim.config.requirements import lacks_of, settled
 from fedsim.config.run import RunConfig
 from fedsim.config.study import Levels, StudyConfig
 from fedsim.records.existing_run import State
@@ -99,6 +101,22 @@ def _whole(study: StudyConfig, source: str) -> list[RunConfig]:
     whole = study.model_copy(update={"only": {}})
     raws = [_raw(whole, levels, source, untuned=True) for levels in whole.combinations()]
     return [config for config in settled(raws, [source] * len(raws)) if isinstance(config, RunConfig)]
+
+
+def effects_in(study: StudyConfig, source: str) -> tuple[set[str], set[str]]:
+    """Return the keys that have an effect in some combination of a study, and those that have none in any.
+
+    Combinations that are wrong for another reason do not count.
+    """
+    whole = study.model_copy(update={"only": {}})
+    useful: set[str] = set()
+    idle: set[str] = set()
+    for levels in whole.combinations():
+        with suppress(ConfigError):
+            config = validated(RunConfig, _raw(whole, levels, source, untuned=True), source)
+            for key, lack in lacks_of(config).items():
+                (idle if lack else useful).add(key)
+    return useful, idle - useful
 
 
 def _configs(

@@ -12,7 +12,9 @@ from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import assign, validated
 from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, tables_of
+from fedsim.config.requirements import without_idle
 from fedsim.config.study import MOST_SEEDS, StudyConfig, seeds_in
+from fedsim.studies.grid import effects_in
 from fedsim.studies.key_axis import several
 
 
@@ -41,13 +43,23 @@ def load_study(
             f"{path or 'study'}: expected a study, found the configuration of a run: use fedsim run"
         )
     source = source_of(study)
-    scaled = validated(StudyConfig, written, source).at_scale(scale).resolved()
+    before = validated(StudyConfig, written, source).at_scale(scale)
+    scaled = before.resolved()
     raw = _assigned(deepcopy(scaled), made)
     if seeds is not None:
         raw["seeds"] = seeds_of(seeds) if isinstance(seeds, str) else seeds
     checked = validated(StudyConfig, filled(raw, source), source)
     _check_effects(checked, scaled.get("run", {}), _of_runs(made))
-    return checked
+    return without_idle_keys(checked, before, source) if made else checked
+
+
+def without_idle_keys(study: StudyConfig, before: StudyConfig, source: str) -> StudyConfig:
+    """Return the study without keys of `[run]` that assignments since `before` have left without effect."""
+    _, idle = effects_in(study, source)
+    if not idle:
+        return study
+    useful, _ = effects_in(before, source)
+    return study.model_copy(update={"run": without_idle(study.run, idle & useful)})
 
 
 def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str]) -> None:

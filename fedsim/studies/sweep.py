@@ -12,7 +12,7 @@ from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import changed, check_effect
 from fedsim.config.study import StudyConfig
 from fedsim.studies.key_axis import axis_name, levels_of, several
-from fedsim.studies.load_study import seeds_of
+from fedsim.studies.load_study import seeds_of, without_idle_keys
 
 _ALONE = {
     "seed": "give several seeds with --seeds",
@@ -48,7 +48,14 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
     raw = {"name": name, "seeds": [seed] if seeds is None else seeds_of(seeds), "run": run, "axes": axes}
     if axes and isinstance(first := next(iter(axes.values())), Mapping):
         raw["compare"] = {"axis": next(iter(axes)), "baseline": next(iter(first))}
-    return validated(StudyConfig, raw, path.name)
+    study = validated(StudyConfig, raw, path.name)
+    arms_before = written.get("arms", {})
+    before = raw | {
+        "run": {key: value for key, value in written.items() if key not in ("name", "seed", "arms")},
+        "axes": {"arm": arms_before} if arms_before else {},
+        "compare": None,
+    }
+    return without_idle_keys(study, validated(StudyConfig, before, path.name), path.name) if fixed else study
 
 
 def _configuration(path: Path) -> dict[str, Any]:

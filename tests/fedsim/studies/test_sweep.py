@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from fedsim import analysis
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
+from fedsim.config.errors import read_toml
 from fedsim.studies.grid import cells_of
 from fedsim.studies.key_axis import several
-from fedsim.studies.load_study import seeds_of
+from fedsim.studies.load_study import load_study, seeds_of
 from fedsim.studies.run import study as run_study_file
 from fedsim.studies.sweep import sweep
 from small import small
@@ -163,3 +164,22 @@ def test_jobs_are_for_studies(tmp_path: Path) -> None:
 )
 def test_seeds_are_a_number_a_list_or_ranges(text: str, seeds: list[int]) -> None:
     assert seeds_of(text) == seeds
+
+
+@pytest.mark.parametrize("before", [{"dropout": {"chance": 0.5, "law": "uniform"}}, {}])
+def test_an_assignment_may_leave_other_keys_without_effect(tmp_path: Path, before: dict[str, Any]) -> None:
+    """As for a single run; keys that had none before are refused."""
+    path = written(tmp_path, **before)
+    cells = cells_of(sweep(path, ["dropout.chance=0"], "2"), "s")
+    assert [cell.config.dropout.law for cell in cells] == ["same", "same"]
+    of_study = {
+        "name": "s",
+        "seeds": [1],
+        "run": {k: v for k, v in read_toml(path).items() if k not in ("name", "seed")},
+    }
+    study = load_study(of_study, sets=["run.dropout.chance=0"])
+    assert cells_of(study, "s")[0].config.dropout == cells[0].config.dropout
+    again = load_study(study.resolved())
+    assert [cell.config for cell in cells_of(again, "s")] == [cell.config for cell in cells_of(study, "s")]
+    with pytest.raises(ConfigError, match=r"dropout\.within: it would have no effect"):
+        cells_of(load_study(of_study, sets=["run.dropout.chance=0", "run.dropout.within=upload"]), "s")
