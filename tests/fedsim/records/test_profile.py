@@ -90,7 +90,7 @@ def check_trace(folder: Path) -> dict[str, Any]:
 
 
 def test_the_parts_add_up_to_the_wall_time_within_five_percent(tmp_path: Path) -> None:
-    config = small(stop={"steps": 60}, world={"scenario": "always_on"})
+    config = small(stop={"steps": 200}, world={"scenario": "always_on"})
     started = perf_counter()
     result = run(config, tmp_path, profile=True)
     took = perf_counter() - started
