@@ -6,7 +6,8 @@ removed, so the three files alone let a study be compared, and be continued on a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
@@ -69,25 +70,25 @@ class StudyFolder:
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
         self._results = read_results(path)
-        others = self._results.keys() - {cell.folder for cell in cells}
-        self._others = {other: self._results.pop(other) for other in sorted(others)} if keep_others else {}
-        if not keep_others:
-            self._check_results(others)
+        others = sorted(self._results.keys() - {cell.folder for cell in cells})
+        self._others = [self._results.pop(other) for other in others] if keep_others else []
+        refused = [] if keep_others else others
+        self._check_results(refused)
         runs = [(path / c.folder, c.title, self._existing(c)) for c in cells]
         if not force:
             refuse_others(runs, "cells")
         self.notes = [*warnings_of_changes(((title, run) for _, title, run in runs), "cells")]
         """Lines about existing cells, for the one who runs the study."""
-        if others and not keep_others:
+        if refused:
             self.notes.append(
-                f"{path}: other cells there are not part of this study ({len(others)}): their runs stay, and their "
+                f"{path}: other cells there are not part of this study ({len(refused)}): their runs stay, and their "
                 f"lines leave {RESULTS}; another folder, with --out, keeps both studies"
             )
         self.states = [State() if run.differences else run.state for *_, run in runs]
 
-    def _check_results(self, others: Collection[str]) -> None:
+    def _check_results(self, others: Sequence[str]) -> None:
         """Raise ConfigError if some runs of other cells with results are gone."""
-        lost = sorted(folder for folder in others if not (self.path / folder).exists())
+        lost = [folder for folder in others if not (self.path / folder).exists()]
         if lost:
             raise ConfigError(
                 f"{self.path / RESULTS}: it has results of {len(lost)} other cells, such as {lost[0]}, whose run "
@@ -133,11 +134,18 @@ class StudyFolder:
 
     def _with_same_data(self, config: RunConfig) -> Path | None:
         """Return the folder of a cell that is done and has the same data."""
+        alike = (c for c in self._done_before.get(config.seed_of("data"), ()) if same_data(c.config, config))
+        folders = (self.path / cell.folder for cell in alike)
+        return next((folder for folder in folders if folder.exists()), None)
+
+    @cached_property
+    def _done_before(self) -> Mapping[int, Sequence[Cell]]:
+        """The cells that were done before the study goes on, by the seed of their data."""
+        by_seed = defaultdict[int, list[Cell]](list)
         for cell, state in zip(self.cells, self.states, strict=True):
-            folder = self.path / cell.folder
-            if state.status == "done" and same_data(cell.config, config) and folder.exists():
-                return folder
-        return None
+            if state.status == "done":
+                by_seed[cell.config.seed_of("data")].append(cell)
+        return by_seed
 
     def count(self, status: Status) -> int:
         """Return the number of cells with a status."""
@@ -197,7 +205,7 @@ class StudyFolder:
         """Write `study.json` and `results.csv`."""
         write_json(self.path / _STATES, self._content())
         lines = (self._results.get(cell.folder, ()) for cell in self.cells)
-        write_results(self.path, chain.from_iterable([*lines, *self._others.values()]))
+        write_results(self.path, chain(*lines, *self._others))
 
     def _content(self) -> dict[str, Any]:
         """Return the content of `study.json`."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby, product
 from typing import Any
 
@@ -84,7 +83,7 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
         raise ConfigError(f"{source}: {fault} every combination of levels")
     _check_folders(combinations, source)
     raws = [_raw(study, levels, source) for levels in combinations]
-    configs = _configs(combinations, raws, source, partial(_whole, study, source))
+    configs = _configs(combinations, raws, source, lambda: [*_whole(study, source)] if study.only else [])
     _check_split(study, combinations, configs, source)
     _check_seeds(study, combinations, configs, source)
     pairs = product(zip(combinations, configs, strict=True), study.seeds)
@@ -94,28 +93,24 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     )
 
 
-def _whole(study: StudyConfig, source: str) -> list[RunConfig]:
-    """Return the configurations of all combinations of a study that runs a part of them; a key may need the others."""
-    if not study.only:
-        return []
+def _whole(study: StudyConfig, source: str) -> Iterator[RunConfig]:
+    """Yield the configurations of all combinations of a study, also of those that `only` leaves out.
+
+    Without those that are wrong for another reason than a key without effect.
+    """
     whole = study.model_copy(update={"only": {}})
-    raws = [_raw(whole, levels, source, untuned=True) for levels in whole.combinations()]
-    return [config for config in settled(raws, [source] * len(raws)) if isinstance(config, RunConfig)]
+    for levels in whole.combinations():
+        with suppress(ConfigError):
+            yield validated(RunConfig, _raw(whole, levels, source, untuned=True), source)
 
 
 def effects_in(study: StudyConfig, source: str) -> tuple[set[str], set[str]]:
-    """Return the keys that have an effect in some combination of a study, and those that have none in any.
-
-    Combinations that are wrong for another reason do not count.
-    """
-    whole = study.model_copy(update={"only": {}})
+    """Return the keys that have an effect in some combination of a study, and those that have none in any."""
     useful: set[str] = set()
     idle: set[str] = set()
-    for levels in whole.combinations():
-        with suppress(ConfigError):
-            config = validated(RunConfig, _raw(whole, levels, source, untuned=True), source)
-            for key, lack in lacks_of(config).items():
-                (idle if lack else useful).add(key)
+    for config in _whole(study, source):
+        for key, lack in lacks_of(config).items():
+            (idle if lack else useful).add(key)
     return useful, idle - useful
 
 

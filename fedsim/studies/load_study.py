@@ -10,6 +10,7 @@ from typing import Any
 
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import without
 from fedsim.config.errors import assign, validated
 from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, tables_of
 from fedsim.config.requirements import without_idle
@@ -54,12 +55,17 @@ def load_study(
 
 
 def without_idle_keys(study: StudyConfig, before: StudyConfig, source: str) -> StudyConfig:
-    """Return the study without keys of `[run]` that assignments since `before` have left without effect."""
+    """Return the study without the keys that assignments since `before` have left without effect in all cells."""
     _, idle = effects_in(study, source)
     if not idle:
         return study
     useful, _ = effects_in(before, source)
-    return study.model_copy(update={"run": without_idle(study.run, idle & useful)})
+    dropped = idle & useful
+    axes = {
+        axis: {level: without(tables, dropped) for level, tables in levels.items()}
+        for axis, levels in study.axes.items()
+    }
+    return study.model_copy(update={"run": without_idle(study.run, dropped), "axes": axes})
 
 
 def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str]) -> None:

@@ -183,3 +183,13 @@ def test_an_assignment_may_leave_other_keys_without_effect(tmp_path: Path, befor
     assert [cell.config for cell in cells_of(again, "s")] == [cell.config for cell in cells_of(study, "s")]
     with pytest.raises(ConfigError, match=r"dropout\.within: it would have no effect"):
         cells_of(load_study(of_study, sets=["run.dropout.chance=0", "run.dropout.within=upload"]), "s")
+
+
+def test_levels_lose_keys_that_an_assignment_leaves_without_effect(tmp_path: Path) -> None:
+    run = {key: value for key, value in read_toml(written(tmp_path)).items() if key not in ("name", "seed")}
+    levels = {"a": {"dropout": {"law": "uniform"}}, "b": {"dropout": {"leave": "bernoulli"}}, "c": {}}
+    raw = {"name": "s", "seeds": [1], "run": run | {"dropout": {"chance": 0.5}}, "axes": {"loss": levels}}
+    assert [cell.config.dropout.law for cell in cells_of(load_study(raw), "s")] == ["uniform", "same", "same"]
+    study = load_study(raw, sets=["run.dropout.chance=0"])
+    assert {cell.config.dropout.law for cell in cells_of(study, "s")} == {"same"}
+    assert {cell.config.dropout.leave for cell in cells_of(study, "s")} == {"ignore"}
