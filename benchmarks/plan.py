@@ -15,7 +15,7 @@ from fedsim.config.load import parse
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.runs.build import prepare
-from fedsim.runs.event_counts import CountingTrainer, Tally, Window
+from fedsim.runs.plan.event_counts import CountingTrainer, Tally, Window
 
 
 def main() -> None:

@@ -18,10 +18,10 @@ from .data.federated_data import FederatedData, Task
 from .engine.selector import Selector, View
 from .execution.actor_pool import RayPool
 from .runs.fork import At, fork
-from .runs.plan import PlannedRun, plan
+from .runs.plan.plan import PlannedRun, plan
 from .runs.replay import replay
+from .runs.result import Result
 from .runs.resume import resume
-from .runs.session import Result
 from .runs.simulate import simulate
 from .runs.verify import verify
 from .server.combine import Combined, combine

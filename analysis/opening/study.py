@@ -15,8 +15,8 @@ from fedsim.analysis.opening.results import bytes_by, evaluation_of
 from fedsim.analysis.opening.run import Run, open_run
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
-from fedsim.config.published import PublishedSection
-from fedsim.config.study import TuneSection
+from fedsim.config.study.published import PublishedSection
+from fedsim.config.study.tune import TuneSection
 from fedsim.records.study_results import RESULTS, LastEvaluation
 
 if TYPE_CHECKING:

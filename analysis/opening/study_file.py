@@ -14,9 +14,10 @@ from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json
 from fedsim.common.paths import as_path
 from fedsim.config.errors import validated
-from fedsim.config.published import PublishedSection
 from fedsim.config.section import Count
-from fedsim.config.study import TuneSection, parse_target
+from fedsim.config.study.compare import parse_target
+from fedsim.config.study.published import PublishedSection
+from fedsim.config.study.tune import TuneSection
 from fedsim.records.manifest import MANIFEST
 from fedsim.records.study_results import LastEvaluation, read_results
 

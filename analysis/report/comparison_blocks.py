@@ -16,7 +16,7 @@ from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
 from fedsim.analysis.tables.target_tables import SPREAD, target_frames, target_notes, title_of
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.units import US
-from fedsim.config.study import parse_target
+from fedsim.config.study.compare import parse_target
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,7 @@ from fedsim.analysis.statistics.paired.significance import ALPHA, holm, t_test
 from fedsim.analysis.statistics.published import combinations, frame_of, published_of
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError
-from fedsim.config.published import Claim, axis_of, faults_of, parse_claim, rest_of
+from fedsim.config.study.published import Claim, axis_of, faults_of, parse_claim, rest_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ from fedsim.analysis.statistics.paired.differences import t_interval
 from fedsim.analysis.statistics.paired.significance import ALPHA, holm
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
-from fedsim.config.published import PublishedRow, PublishedSection
+from fedsim.config.study.published import PublishedRow, PublishedSection
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -29,7 +29,7 @@ from fedsim.analysis.tables.group_tables import participation_frames, participat
 from fedsim.analysis.tables.target_tables import target_frames, target_tables
 from fedsim.common import arguments
 from fedsim.common.terminal import ruled_table, shown
-from fedsim.config.study import parse_target
+from fedsim.config.study.compare import parse_target
 
 if TYPE_CHECKING:
     import pandas as pd

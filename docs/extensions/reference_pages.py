@@ -18,7 +18,7 @@ from fedsim import analysis, plugins
 from fedsim.cli.main import app as commands
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
-from fedsim.config.study import StudyConfig
+from fedsim.config.study.study import StudyConfig
 from fedsim.plugins.options import options_class, options_model
 from option_tables import attribute_docs, option_table, tables_inside
 from repository_pages import DOCS, GENERATED, write_if_changed

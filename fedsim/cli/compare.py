@@ -163,7 +163,7 @@ def _require_finished(study: analysis.Study) -> None:
 
 
 def _to_target(study: analysis.Study, target: str, what: Questions) -> Iterable[Table]:
-    from fedsim.config.study import parse_target
+    from fedsim.config.study.compare import parse_target
 
     if what.metrics or what.by or what.test or what.components or "end" in (what.at or ()):
         raise ConfigError(

@@ -19,7 +19,7 @@ from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import show_us
 from fedsim.records.run_folder import CLIENTS, WORLD
 from fedsim.runs.progress import Progress, Watch, shown
-from fedsim.runs.session import Result
+from fedsim.runs.result import Result
 from fedsim.worlds.availability import sessions_of
 from fedsim.worlds.trace import read_trace
 

@@ -157,7 +157,7 @@ def plan(
 
     configs = load_config(config, tuple(sets or ()))
     from fedsim.runs.inputs import InputCache
-    from fedsim.runs.plan import plan_run, table
+    from fedsim.runs.plan.plan import plan_run, table
 
     console, cache = Terminal(), InputCache()
     for one in configs:

@@ -18,7 +18,7 @@ from fedsim.common.terminal import Terminal, say, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedsim.config.study import StudyConfig
+    from fedsim.config.study.study import StudyConfig
     from fedsim.studies.run import Outcome
 
 

@@ -20,7 +20,7 @@ from fedsim.config.data import federation
 from fedsim.config.errors import read_toml
 from fedsim.config.load import Sets, Source, load_config, read_runs
 from fedsim.config.run import ModelSection, RunConfig
-from fedsim.config.study import StudyConfig
+from fedsim.config.study.study import StudyConfig
 from fedsim.data.federated_data import Task
 from fedsim.data.validation import checked
 from fedsim.training.given_model import GivenModel

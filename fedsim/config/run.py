@@ -1,4 +1,4 @@
-"""The configuration of a run: frozen pydantic models, one per TOML table. This file is its reference manual.
+"""The configuration of a run: frozen pydantic models, one per TOML table.
 
 A table that names a plug-in (`task`, `model`, `partition`, `selection`, `client`, `algorithm`) holds the plug-in's
 options beside its name, which are checked against the signature of the plug-in's factory. Unknown keys are errors.
@@ -6,7 +6,7 @@ options beside its name, which are checked against the signature of the plug-in'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -17,16 +17,15 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from fedsim import plugins
 from fedsim.common.errors import shown
-from fedsim.common.option_requirements import Unless
 from fedsim.config.adversary import AdversarySection, BadUpdatesSection, listed
+from fedsim.config.memory import MemorySection
+from fedsim.config.records import AuditSection, CheckpointSection, ParentSection, RecordSection
 from fedsim.config.section import (
-    LARGEST,
     Count,
     PluginSection,
     RunName,
     Section,
     Seed,
-    Size,
     Whole,
     clients_in,
 )
@@ -36,7 +35,7 @@ from fedsim.config.world import Duration, WorldConfig
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.costs import Costs
 from fedsim.engine.record_words import PERSONAL
-from fedsim.server.history_storage import LADDER, HistoryPlan, HistorySize, Wish, choose
+from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import OF_RUN, build_rule
 
@@ -171,102 +170,6 @@ class ClientSection(PluginSection):
 
     kind: ClassVar[str] = "client"
     name: str = "plain"
-
-
-class RecordSection(Section):
-    """`[record]`: tables to write beside the jobs, steps and evals tables."""
-
-    conflicts: Literal["off", "model", "layers"] = "off"
-    """Write `conflicts.parquet`: weight, age and angle of each update at each step, for the whole model or by layer."""
-
-
-class AuditSection(Section):
-    """`[audit]`: compare remembered updates with the updates that clients would send now.
-
-    In an audit clients train again from the model of the step, for the record alone and in no virtual time.
-    """
-
-    every: Whole = 0
-    """Server steps between audits; 0 disables them."""
-    clients: Annotated[Count, Unless("every", 0)] = 100
-    """Most clients of one audit. Clients whose updates the server has, present or remembered, come first."""
-
-
-class ParentSection(Section):
-    """`[parent]`: the run whose world this run replays (`fedsim replay`), or from which it forked (`fedsim fork`)."""
-
-    run: str
-    """The parent's folder."""
-    digest: str | None = None
-    """The parent's digest."""
-    same_participation: bool = False
-    """Whether the same clients get jobs at the same instants as in the parent."""
-    changes: tuple[str, ...] = ()
-    """Keys that differ from the parent's configuration, as assignments."""
-    forked_step: int | None = None
-    """The server step at which a fork left its parent."""
-    forked_us: int | None = None
-    """The virtual time of the fork in microseconds."""
-    forked_at: Literal["step", "time"] | None = None
-    """Whether the user gave the fork as a step or as a time."""
-    kept_online: tuple[int, ...] | None = None
-    """Clients that stay online from the fork on."""
-
-
-class CheckpointSection(Section):
-    """`[checkpoint]`: when a run writes checkpoints, from which it can resume; see docs/reliability.md."""
-
-    every_steps: Whole = 0
-    """Server steps between checkpoints; 0 disables this trigger."""
-    every_s: float = Field(300.0, ge=0, le=LARGEST)
-    """Seconds of wall time between checkpoints; 0 disables this trigger."""
-    keep: Count | Literal["all"] = 2
-    """Number of latest checkpoints to keep. A finished run removes its checkpoints unless this is `all`."""
-
-
-class MemorySection(Section):
-    """`[memory]`: how the server stores the history, the remembered updates of absent clients; see docs/memory.md."""
-
-    history: Wish = "auto"
-    """Storage of the history. `auto` takes the first storage that fits into the budget, and float32 without a budget.
-    """
-    budget: Size | None = None
-    """Most memory of the history on the server's device, such as `"8 GB"`; on the CPU it includes the Gram matrices."""
-    host_budget: Size | None = None
-    """Most memory of the Gram matrices and of updates stored on the host, if the server is on a GPU."""
-    slots: Count | None = None
-    """Most clients whose updates are remembered."""
-
-    @property
-    def limited(self) -> bool:
-        """Whether a budget decides which storage is chosen."""
-        return self.budget is not None or self.host_budget is not None
-
-    def plain(self, clients: int) -> MemorySection:
-        """Return the table without `auto` and `slots` where these do nothing: no budget, room for all clients."""
-        auto = self.history == "auto" and not self.limited
-        room = self.slots is not None and self.slots >= clients
-        changes = ({"history": LADDER[0]} if auto else {}) | ({"slots": None} if room else {})
-        return self.model_copy(update=changes)
-
-    def plan(self, size: HistorySize, device: str) -> HistoryPlan:
-        """Return the plan for a history of this size. Raises ConfigError if no storage fits."""
-        return self.plans([size], device)[0]
-
-    def plans(self, sizes: Sequence[HistorySize], device: str) -> list[HistoryPlan]:
-        """Return a plan for each of the server's histories. Raises ConfigError if no storage fits them together."""
-        return choose(
-            sizes,
-            wish=self.history,
-            budget=self.budget,
-            host_budget=self.host_budget,
-            slots=self.slots,
-            device=device,
-        )
-
-    def chosen(self, plan: HistoryPlan) -> MemorySection:
-        """Return the table that gives exactly this plan, the largest of the run's, on any machine without a budget."""
-        return MemorySection(history=plan.rung, slots=plan.remembered if plan.capped else None)
 
 
 class RunConfig(Section):

@@ -20,7 +20,8 @@ from fedsim.config.adversary import AdversarySection
 from fedsim.config.errors import models_in
 from fedsim.config.run import RunConfig, WrapSection
 from fedsim.config.section import PluginSection, Section
-from fedsim.config.study import STUDY_KEYS, StudyConfig
+from fedsim.config.study.axes import STUDY_KEYS
+from fedsim.config.study.study import StudyConfig
 from fedsim.config.timing import PacingSection, StopSection
 from fedsim.config.world import WorldConfig
 from fedsim.plugins.options import field_docstrings, options_class, options_model

@@ -13,7 +13,8 @@ from fedsim.common.errors import ConfigError, Error
 from fedsim.common.files import from_toml, refuse_links
 from fedsim.config.errors import validated
 from fedsim.config.load import read_existing
-from fedsim.config.run import MemorySection, RunConfig
+from fedsim.config.memory import MemorySection
+from fedsim.config.run import RunConfig
 from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD
 

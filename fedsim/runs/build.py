@@ -15,8 +15,9 @@ from fedsim import plugins
 from fedsim.common import threads
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.rng import rng
+from fedsim.config.memory import MemorySection
 from fedsim.config.requirements import refuse_idle
-from fedsim.config.run import MemorySection, RunConfig
+from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import UNSEEN, FederatedData
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only

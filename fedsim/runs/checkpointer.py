@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedsim.common.signals import Interrupts
-from fedsim.config.run import CheckpointSection
+from fedsim.config.records import CheckpointSection
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.job_table import LANDED, RUNNING, JobTable
 from fedsim.engine.state import RunState

@@ -21,8 +21,8 @@ from fedsim.config.load import Sets, assignments, changed, parse, refuse_own
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
 from fedsim.runs.resources import Device, Workers
+from fedsim.runs.result import Result
 from fedsim.runs.resume import UNFINISHED
-from fedsim.runs.session import Result
 from fedsim.runs.simulate import simulate
 
 _CONFIG, _WORLD, _JOBS = "config.resolved.toml", "world.parquet", "jobs.parquet"

@@ -23,7 +23,8 @@ from fedsim.records.run_folder import ARMS, CONFIG, WORLD
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Workers, resources
-from fedsim.runs.session import Result, Session
+from fedsim.runs.result import Result
+from fedsim.runs.session import Session
 from fedsim.worlds.trace import read_trace
 
 UNFINISHED = ("running", "interrupted", "failed")

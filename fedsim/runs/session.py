@@ -7,15 +7,14 @@ import math
 import multiprocessing
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from fedsim import analysis, plugins
-from fedsim.common.errors import Error, LethalJob, RunError, ServerLost
+from fedsim import plugins
+from fedsim.common.errors import Error, RunError, ServerLost
 from fedsim.common.files import remove_folder, write_json
 from fedsim.common.machine import peak_bytes
 from fedsim.common.signals import Interrupts
@@ -38,35 +37,12 @@ from fedsim.records.schemas import OPTIONAL
 from fedsim.runs.build import RunSpec
 from fedsim.runs.checkpointer import Checkpointer, open_jobs
 from fedsim.runs.progress import Progress, Watch
+from fedsim.runs.reproduction import saying_how_to_reproduce
+from fedsim.runs.result import Result
 from fedsim.server.server import Server
 
 _SERVERS = 3
 """How often the server's process may die before the run fails."""
-_AHEAD = 2
-"""Steps by which a job may run ahead of the last recorded step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A finished run."""
-
-    folder: Path
-    status: Literal["done", "interrupted"]
-    """`interrupted` after Ctrl-C."""
-    digest: str | None
-    accuracy: float
-    """Mean accuracy over clients at the last evaluation; NaN without one."""
-    asked_to_stop: bool = False
-    """Whether Ctrl-C or a signal asked to stop, be it after the last step of a run that is done."""
-
-    @property
-    def run(self) -> analysis.Run:
-        """The run's tables, pictures and metrics, opened from its folder as they are now."""
-        return analysis.open_run(self.folder)
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows of the run."""
-        return analysis.run_html(self.run)
 
 
 class Session:
@@ -365,35 +341,6 @@ class Session:
             },
             "wall_s": self.clock.report(),
         } | seconds_by_process(self.clock.dump(DRIVER), self.others)
-
-
-def reproduction(folder: Path, step: int, config: RunConfig) -> str:
-    """Return the command that trains again, in one process, all that the run in `folder` had trained by `step`.
-
-    A fork cannot be run from the start: the command resumes it, which trains the jobs under way. A history that a GPU
-    stores on the host becomes the same history of a run on the CPU.
-    """
-    if config.parent is not None and config.parent.forked_step is not None:
-        return shlex.join(("fedsim", "resume", str(folder), "--workers", "0", "--device", "cpu"))
-    history = config.memory.history
-    on_host = history.removeprefix("host_")
-    rows = [] if on_host == history else ["--set", f"memory.history={on_host}"]
-    words = [
-        *("fedsim", "run", str(folder / "config.resolved.toml")),
-        *("--workers", "0", "--device", "cpu", "--set", f"stop.steps={step + _AHEAD}", *rows),
-        *("--out", str(folder / "reproduced"), "--force"),
-    ]
-    return shlex.join(words)
-
-
-@contextmanager
-def saying_how_to_reproduce(folder: Path, recorder: Recorder, config: RunConfig) -> Iterator[None]:
-    """Add the command that reproduces the failure to the error of a job that kills its process."""
-    try:
-        yield
-    except LethalJob as error:
-        command = reproduction(folder, recorder.steps, config)
-        raise LethalJob(f"{error}. This reproduces it in one process: {command}") from error
 
 
 def optional_tables(config: RunConfig) -> list[str]:

@@ -32,7 +32,8 @@ from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
-from fedsim.runs.session import Result, Session
+from fedsim.runs.result import Result
+from fedsim.runs.session import Session
 
 
 @arguments.checked

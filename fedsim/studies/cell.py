@@ -19,8 +19,9 @@ from fedsim.records.run_folder import is_running
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.progress import Progress, Watch, share_done
 from fedsim.runs.resources import Device, resources
+from fedsim.runs.result import Result
 from fedsim.runs.resume import resume
-from fedsim.runs.session import Result, Session
+from fedsim.runs.session import Session
 from fedsim.studies.grid import Cell, CellProgress, CellResult
 
 _REPORT_EVERY_S = 0.25

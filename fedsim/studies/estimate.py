@@ -11,10 +11,11 @@ from rich.table import Table
 from fedsim.common.terminal import facts_table
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes, show_estimate, show_wall
-from fedsim.config.run import CheckpointSection, RunConfig
+from fedsim.config.records import CheckpointSection
+from fedsim.config.run import RunConfig
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.plan import PlannedRun, plan_run
+from fedsim.runs.plan.plan import PlannedRun, plan_run
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import by_levels
 from fedsim.studies.run import check_memory, processes_of

@@ -21,7 +21,7 @@ from fedsim.analysis.opening.study_file import study_of
 from fedsim.common.errors import ConfigError, Error, FolderError
 from fedsim.common.files import make_directory, write_json, write_text
 from fedsim.config.run import RunConfig
-from fedsim.config.study import StudyConfig
+from fedsim.config.study.study import StudyConfig
 from fedsim.records.existing_run import (
     ExistingRun,
     State,

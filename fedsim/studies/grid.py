@@ -14,7 +14,8 @@ from fedsim.config.errors import validated
 from fedsim.config.load import merged
 from fedsim.config.requirements import lacks_of, settled
 from fedsim.config.run import RunConfig
-from fedsim.config.study import Levels, StudyConfig
+from fedsim.config.study.axes import Levels
+from fedsim.config.study.study import StudyConfig
 from fedsim.records.existing_run import State
 from fedsim.studies.key_axis import keys_of
 

@@ -10,7 +10,7 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError, short
 from fedsim.common.files import from_toml
 from fedsim.config.errors import assign
-from fedsim.config.study import COLUMNS
+from fedsim.config.study.axes import COLUMNS
 
 Level = dict[str, Any]
 """Keys of a run's configuration that a level replaces."""

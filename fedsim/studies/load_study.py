@@ -14,7 +14,8 @@ from fedsim.common.option_requirements import without
 from fedsim.config.errors import assign, validated
 from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, tables_of
 from fedsim.config.requirements import without_idle
-from fedsim.config.study import MOST_SEEDS, StudyConfig, seeds_in
+from fedsim.config.study.seeds import MOST_SEEDS, seeds_in
+from fedsim.config.study.study import StudyConfig
 from fedsim.studies.grid import effects_in
 from fedsim.studies.key_axis import several
 

@@ -21,7 +21,7 @@ from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, Source
-from fedsim.config.study import StudyConfig
+from fedsim.config.study.study import StudyConfig
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.run_folder import lock
 from fedsim.runs.build import prepare

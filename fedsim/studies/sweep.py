@@ -10,7 +10,7 @@ from typing import Any
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import changed, check_effect
-from fedsim.config.study import StudyConfig
+from fedsim.config.study.study import StudyConfig
 from fedsim.studies.key_axis import axis_name, levels_of, several
 from fedsim.studies.load_study import seeds_of, without_idle_keys
 

@@ -14,7 +14,10 @@ from rich.table import Table
 from fedsim import analysis
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import ruled_table, shown
-from fedsim.config.study import CompareSection, StudyConfig, TuneSection, levels_in
+from fedsim.config.study.axes import levels_in
+from fedsim.config.study.compare import CompareSection
+from fedsim.config.study.study import StudyConfig
+from fedsim.config.study.tune import TuneSection
 from fedsim.plugins import smaller_is_better
 from fedsim.studies.grid import cells_of, titled
 from fedsim.studies.key_axis import axis_name, levels_of

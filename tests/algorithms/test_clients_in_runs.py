@@ -21,7 +21,7 @@ from fedsim.config.run import RunConfig
 from fedsim.engine.trainer import Trainer
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
-from fedsim.runs.session import Result
+from fedsim.runs.result import Result
 from fedsim.runs.simulate import simulate
 from fedsim.server.server import Server
 from fedsim.training.job import Job

@@ -25,7 +25,7 @@ from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.checkpointer import open_jobs
 from fedsim.runs.fork import fork
 from fedsim.runs.memory_estimate import Footprint
-from fedsim.runs.session import Result
+from fedsim.runs.result import Result
 from fedsim.runs.simulate import simulate
 from fedsim.server.combine import combine
 from fedsim.server.rule import Algorithm, Direction, Stack, stateless

@@ -20,7 +20,7 @@ from fedsim.cli.main import app
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.config.run import RunConfig
 from fedsim.config.section import Count, PluginSection, Size
-from fedsim.config.study import StudyConfig
+from fedsim.config.study.study import StudyConfig
 from fedsim.config.world import Duration
 from option_tables import attribute_docs, in_words, option_table, tables_inside
 from reference_pages import LISTS, TITLES

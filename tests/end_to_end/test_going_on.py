@@ -11,7 +11,7 @@ from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.files import from_json, write_json
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import read_manifest
-from fedsim.runs.session import Result
+from fedsim.runs.result import Result
 from fedsim.runs.simulate import simulate
 from interrupted_runs import stopped_at
 from small import run, small

@@ -14,7 +14,7 @@ import pytest
 
 from fedsim.common.errors import CheckpointError, FolderError, RunError, ServerLost
 from fedsim.common.signals import Interrupts
-from fedsim.config.run import CheckpointSection
+from fedsim.config.records import CheckpointSection
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
@@ -25,8 +25,8 @@ from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import lock
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.checkpointer import Checkpointer
+from fedsim.runs.result import Result
 from fedsim.runs.resume import resume
-from fedsim.runs.session import Result
 from interrupted_runs import BUFFERED, CASES, stopped_at
 from small import run, small
 

@@ -29,8 +29,8 @@ from fedsim.records.manifest import read_manifest
 from fedsim.runs.build import prepare
 from fedsim.runs.fork import fork
 from fedsim.runs.replay import replay
+from fedsim.runs.result import Result
 from fedsim.runs.resume import resume
-from fedsim.runs.session import Result
 from fedsim.runs.simulate import simulate
 from fedsim.runs.verify import verify
 from fedsim.training.minibatches import orders

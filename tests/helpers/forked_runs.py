@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from fedsim.runs.fork import At, fork
-from fedsim.runs.session import Result
+from fedsim.runs.result import Result
 
 PEACEFUL = {"scenario": "churn", "horizon": "10h", "options": {"mean_on": "1000h", "mean_off": "1min"}}
 ALL_KEPT = {"checkpoint": {"every_steps": 1, "keep": "all"}}

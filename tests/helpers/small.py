@@ -8,7 +8,7 @@ from typing import Any
 from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.session import Result
+from fedsim.runs.result import Result
 from fedsim.runs.simulate import simulate
 
 

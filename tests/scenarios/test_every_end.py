@@ -16,7 +16,7 @@ from fedsim.cli.main import app
 from fedsim.common.errors import EndOfWorld
 from fedsim.config.run import RunConfig
 from fedsim.config.world import WorldConfig, source_trace, world_trace
-from fedsim.runs.plan import plan_run
+from fedsim.runs.plan.plan import plan_run
 from fedsim.runs.simulate import simulate
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.world import World

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import duration_us
-from fedsim.config.run import ParentSection
+from fedsim.config.records import ParentSection
 from fedsim.engine.state import RunState
 from fedsim.records.checkpoint import State
 

@@ -17,7 +17,8 @@ from fedsim.common.units import show_us
 from fedsim.config.errors import read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, assignments, changed, load_config, parse, refuse_own
-from fedsim.config.run import ParentSection, RunConfig
+from fedsim.config.records import ParentSection
+from fedsim.config.run import RunConfig
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
 from fedsim.records.manifest import read_manifest
@@ -29,7 +30,8 @@ from fedsim.runs.fork.changed_state import changed_state
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
-from fedsim.runs.session import Result, Session
+from fedsim.runs.result import Result
+from fedsim.runs.session import Session
 from fedsim.runs.simulate import tell_of_end
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.transforms import ending, kept_online

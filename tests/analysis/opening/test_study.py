@@ -17,7 +17,8 @@ from fedsim.analysis.opening.results import last_evaluations
 from fedsim.analysis.opening.study import POINTS, Study, bytes_by
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.config.errors import validated
-from fedsim.config.study import COLUMNS, StudyConfig
+from fedsim.config.study.axes import COLUMNS
+from fedsim.config.study.study import StudyConfig
 from fedsim.records.study_results import write_results
 from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study

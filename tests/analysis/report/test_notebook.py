@@ -15,7 +15,7 @@ from fedsim import analysis
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.report.report import run_document
 from fedsim.common.errors import ConfigError
-from fedsim.runs.session import Result
+from fedsim.runs.result import Result
 from synthetic_runs import evals_table, jobs_table, write_run
 
 

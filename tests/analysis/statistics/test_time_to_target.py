@@ -17,7 +17,7 @@ from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.time_to_target import _interval_of_median
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.units import US
-from fedsim.config.study import COLUMNS
+from fedsim.config.study.axes import COLUMNS
 from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 

@@ -206,7 +206,7 @@ def test_ctrl_c_outside_of_training_is_told(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsim.runs.plan.plan_run", stopped)
+    monkeypatch.setattr("fedsim.runs.plan.plan.plan_run", stopped)
     assert call("plan", file, capsys=capsys) == (130, "", "interrupted\n")
 
 

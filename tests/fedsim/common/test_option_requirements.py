@@ -12,7 +12,7 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
-from fedsim.config.study import StudyConfig
+from fedsim.config.study.study import StudyConfig
 from fedsim.studies.grid import cells_of
 
 BUFFERED = {"preset": "fedbuff", "concurrency": 4, "buffer": 2}

@@ -21,11 +21,11 @@ from fedsim.data.federated_data import Task
 from fedsim.execution.actor_pool import RayPool
 from fedsim.invariants import check
 from fedsim.runs.fork import fork
-from fedsim.runs.plan import plan
+from fedsim.runs.plan.plan import plan
 from fedsim.runs.progress import Progress
 from fedsim.runs.replay import replay
+from fedsim.runs.result import Result
 from fedsim.runs.resume import resume
-from fedsim.runs.session import Result
 from fedsim.runs.simulate import simulate
 from fedsim.runs.verify import verify
 

@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from fedsim.common.errors import ConfigError
-from fedsim.config.published import Claim, PublishedSection, axis_of, parse_claim, rest_of
+from fedsim.config.study.published import Claim, PublishedSection, axis_of, parse_claim, rest_of
 from fedsim.studies.load_study import load_study
 
 RUN = {

@@ -18,8 +18,8 @@ from fedsim.engine.audit import Audit, parts_of
 from fedsim.engine.client_records import ClientRecords
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
-from fedsim.runs.event_counts import CountingTrainer
-from fedsim.runs.plan import plan_run
+from fedsim.runs.plan.event_counts import CountingTrainer
+from fedsim.runs.plan.plan import plan_run
 from fedsim.training.job import Cohort, Job
 from fedsim.training.workbench import Workbench
 from small import run, small

@@ -20,9 +20,9 @@ from fedsim.records import checkpoint
 from fedsim.records.manifest import read_manifest
 from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At
-from fedsim.runs.plan import plan_run
+from fedsim.runs.plan.plan import plan_run
+from fedsim.runs.reproduction import reproduction
 from fedsim.runs.resume import resume
-from fedsim.runs.session import reproduction
 from fedsim.runs.verify import verify
 from forked_runs import ALL_KEPT, branch, table
 from interrupted_runs import BUFFERED

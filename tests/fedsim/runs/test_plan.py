@@ -20,10 +20,10 @@ from fedsim.config.run import RunConfig
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.plugins.kinds import shipped
 from fedsim.records.schemas import JOBS, STEPS
-from fedsim.runs import time_estimate as trials
 from fedsim.runs.build import prepare
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.plan import PlannedRun, plan_run, table
+from fedsim.runs.plan import time_estimate as trials
+from fedsim.runs.plan.plan import PlannedRun, plan_run, table
 from fedsim.server.rule import Stack
 from fedsim.server.server import Server
 from fedsim.training.job import Cohort
@@ -66,8 +66,8 @@ CACHE = InputCache()
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One trial of each part is enough here: the prediction of wall time is not what is tested."""
-    monkeypatch.setattr("fedsim.runs.time_estimate._MEASURED_S", 0.0)
-    monkeypatch.setattr("fedsim.runs.time_estimate._OFTEN", 1)
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate._MEASURED_S", 0.0)
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate._OFTEN", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +171,7 @@ def test_a_plan_knows_how_much_the_server_remembers(
         foretold.extend(remembered.tolist())
         return 0.0
 
-    monkeypatch.setattr("fedsim.runs.plan.wall_s", told)
+    monkeypatch.setattr("fedsim.runs.plan.plan.wall_s", told)
     plan_run(config, workers=0)
     if kind == "history":  # late rows count from their own step on, a little later than foretold
         assert np.abs(np.array(foretold) - seen).max() <= 2
@@ -281,8 +281,8 @@ def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch:
 
     monkeypatch.setattr(Workbench, "train", train)
     monkeypatch.setattr(Workbench, "evaluate", evaluate)
-    monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
-    monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     passes, rows = 1000.0, len(setup.data.splits(None)[setup.plan.evaluate.split].indices)
     found = trials.wall_s(setup, passes, 3 * rows, np.zeros(1, dtype=np.int64), workers=0)
     each = 2.0 + 0.5 * 5 * -(-sizes // 10)
@@ -300,7 +300,7 @@ def test_an_evaluation_of_some_clients_is_predicted_by_their_samples(
         asked.append(evaluated)
         return 0.0
 
-    monkeypatch.setattr("fedsim.runs.plan.wall_s", wall_s)
+    monkeypatch.setattr("fedsim.runs.plan.plan.wall_s", wall_s)
     config = small(evaluate={"every_steps": 3, "clients": 3})
     plan_run(config, workers=0)
     evals = analysis.open_run(run(config, tmp_path).folder).frame("evals")
@@ -324,7 +324,7 @@ def test_losses_that_a_selector_asks_for_count_as_evaluations(
         asked.append((sizes if most == "all" else np.minimum(sizes, most)).sum())
         return losses(trainer, clients, version)
 
-    monkeypatch.setattr("fedsim.runs.plan.wall_s", told)
+    monkeypatch.setattr("fedsim.runs.plan.plan.wall_s", told)
     monkeypatch.setattr(InlineTrainer, "losses", noting)
     train, selection = {"batch_size": 10, "loss_samples": most}, {"name": "power_of_choice", "d": 6}
     config = small(train=train, selection=selection, stop={"steps": 1})
@@ -357,7 +357,7 @@ def test_unseen_clients_are_planned_as_they_are_evaluated(
         asked.append((evaluated, adapted))
         return 0.0
 
-    monkeypatch.setattr("fedsim.runs.plan.wall_s", wall_s)
+    monkeypatch.setattr("fedsim.runs.plan.plan.wall_s", wall_s)
     task = {"name": "digits", "clients": 12, "unseen": 4}
     for client in ("plain", "qmaml"):
         config = small(task=task, evaluate={"every_steps": 3, "clients": 3}, client={"name": client})
@@ -388,10 +388,10 @@ def test_the_adaptation_of_unseen_clients_takes_its_time(monkeypatch: pytest.Mon
         now_s[0] += 0.01 * sizes[first]
 
     monkeypatch.setattr(Workbench, "evaluate_personal", evaluate_personal)
-    monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
-    monkeypatch.setattr("fedsim.runs.time_estimate._pass_s", lambda setup, bench, start: 0.0)
-    monkeypatch.setattr("fedsim.runs.time_estimate._seconds", lambda work: 0.0)
-    monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate._pass_s", lambda setup, bench, start: 0.0)
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate._seconds", lambda work: 0.0)
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     nothing = np.zeros(1, dtype=np.int64)
     assert trials.wall_s(setup, 0.0, 0, nothing, 0, adapted=30) == pytest.approx(
         30 * 0.01 * np.median(sizes[7:])
@@ -419,8 +419,8 @@ def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(
             seen.add(len(cohort) > 1)
 
     monkeypatch.setattr(Workbench, "train", train)
-    monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
-    monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     found = trials.wall_s(setup, 1000.0, 0, np.zeros(1, dtype=np.int64), workers=0)
     each = 0.15 + 0.01 * 20 * -(-sizes // 10)
     assert found == pytest.approx(1000 * each.sum() / (20 * sizes.sum()), rel=0.05)
@@ -437,7 +437,7 @@ def test_what_the_machine_does_besides_is_not_taken_for_the_run(monkeypatch: pyt
         now_s[0] += (0.01 + 1e-6 * there**2) * (1 if calls[0] % 3 == 0 else 2 + calls[0] % 7)
 
     monkeypatch.setattr(Server, "step", step)
-    monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.runs.plan.time_estimate.time.perf_counter", lambda: now_s[0])
     monkeypatch.setattr(trials, "_OFTEN", 9)
     setup = prepare(small(task={"name": "digits", "clients": 400}, partition={"name": "iid"}))
     rows = np.array([0, 100, 300])

@@ -19,7 +19,7 @@ from fedsim.invariants import check
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.fork import At, fork
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.plan import plan_run
+from fedsim.runs.plan.plan import plan_run
 from fedsim.runs.replay import replay_config
 from fedsim.runs.verify import verify
 from fedsim.training.attack import attacked

@@ -23,7 +23,8 @@ from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
 from fedsim.runs.build import prepare
 from fedsim.runs.progress import Progress
-from fedsim.runs.session import Session, reproduction
+from fedsim.runs.reproduction import reproduction
+from fedsim.runs.session import Session
 from fedsim.server.history_storage import LADDER, Rung
 from small import run, small
 

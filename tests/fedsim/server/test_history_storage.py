@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError
-from fedsim.config.run import MemorySection
+from fedsim.config.memory import MemorySection
 from fedsim.server.history_storage import HistoryPlan, HistorySize, choose
 
 SIZE = HistorySize(present=10, remembered=1000, columns=500, layers=2)

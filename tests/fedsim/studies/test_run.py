@@ -38,7 +38,9 @@ from fedsim.common.units import US
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
-from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, TuneSection
+from fedsim.config.study.compare import CompareSection
+from fedsim.config.study.study import ScaleSection, StudyConfig
+from fedsim.config.study.tune import TuneSection
 from fedsim.data.federated_data import Task
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.existing_run import State

@@ -16,7 +16,7 @@ from fedsim.analysis.metrics.mean_percent import mean_percent
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.errors import read_toml, validated
-from fedsim.config.study import StudyConfig
+from fedsim.config.study.study import StudyConfig
 from fedsim.studies import run as studies
 from fedsim.studies.grid import cells_of
 from fedsim.studies.load_study import load_study

@@ -26,11 +26,11 @@ from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.plan_folder import begin, finish
 from fedsim.runs.build import RunSpec, prepare
-from fedsim.runs.event_counts import CountingTrainer, Tally, Window
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.plan.event_counts import CountingTrainer, Tally, Window
+from fedsim.runs.plan.time_estimate import wall_s
 from fedsim.runs.resources import one_thread
 from fedsim.runs.simulate import refuse_fork
-from fedsim.runs.time_estimate import wall_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The configuration of a study, one file per table."""
