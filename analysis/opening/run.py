@@ -118,6 +118,15 @@ class Run:
         return float(total) if isinstance(total, (int, float)) else math.nan
 
     @property
+    def training_clients(self) -> int | None:
+        """Number of clients that may train, those of the world; None if the configuration has no number of clients."""
+        task = self.config.get("task")
+        clients = task.get("clients") if isinstance(task, dict) else None
+        if not isinstance(clients, int) or clients < 1:
+            return None
+        return clients - len(self.manifest.get("unseen") or ())
+
+    @property
     def adversaries(self) -> Ints:
         """The clients of all the run's adversaries, in ascending order; see `docs/adversaries.md`."""
         listed = self.manifest.get("adversaries") or []
@@ -232,7 +241,7 @@ def open_all(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     """
     listed = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes)) else [paths]
     folders = [folder for path in listed for folder in _expand(existing(as_path(path, "path")))]
-    return _distinct([open_run(folder) for folder in folders])
+    return with_distinct_labels([open_run(folder) for folder in folders])
 
 
 def _expand(folder: Path) -> list[Path]:
@@ -263,7 +272,7 @@ def _is_name(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
-def _distinct(runs: list[Run]) -> list[Run]:
+def with_distinct_labels(runs: Sequence[Run]) -> list[Run]:
     """Append to repeated labels the part of the path that differs, then a number to those still repeated."""
     places = [Path(os.path.abspath(run.folder)) for run in runs]
     alike: dict[str, list[Path]] = {}

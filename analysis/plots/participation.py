@@ -99,16 +99,9 @@ def _online(run: Run, end_us: int, bins: int) -> NDArray[np.bool_]:
     path = run.folder / WORLD
     if not path.is_file():
         raise FolderError(f"{run.folder}: {WORLD} is missing")
-    world = World(read_trace(path), _clients(run), unknown=unknown_of(run))
+    world = World(read_trace(path), run.training_clients, unknown=unknown_of(run))
     middles = (2 * np.arange(bins) + 1) * end_us // (2 * bins)
     return np.stack([world.online(int(t)) for t in middles], axis=1)
-
-
-def _clients(run: Run) -> int | None:
-    """Return the configuration's number of clients, if it has one; a trace may have more clients."""
-    task = run.config.get("task")
-    clients = task.get("clients") if isinstance(task, dict) else None
-    return clients if isinstance(clients, int) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedsim.analysis.drawing.picture import Picture
 from fedsim.analysis.opening.facts import troubles
-from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
+from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run, with_distinct_labels
 from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
@@ -49,7 +49,8 @@ def write_report(runs: Sequence[Run], out: str | Path, command: str = "") -> Pat
 
     `out` is the file to write, or a folder that gets a `report.html`. `command` is the command line shown under the
     figures, by default `fedsim report` and the runs' folders. The page says which runs are interrupted or have no jobs
-    or evaluations. Labels must be distinct, as `open_all` makes them. Raises RunError if a run's files cannot be read.
+    or evaluations. The labels of runs that share one get a part of their paths. Raises RunError if a run's files cannot
+    be read.
     """
     return write_page(run_document(runs, command), out)
 
@@ -71,6 +72,7 @@ def run_document(runs: Sequence[Run], command: str = "") -> Document:
     if not runs:
         raise FolderError("a report needs at least one run")
     command = command or report_command([run.folder for run in runs])
+    runs = with_distinct_labels(runs)
     return Document(_title(runs), command, tuple(_blocks(runs)))
 
 

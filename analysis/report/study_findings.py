@@ -107,11 +107,11 @@ class _Seen:
 
 
 def _headlines(study: Study) -> tuple[str, str]:
-    """Return the metric of the first sentence and that of the worst-off clients: those that the study compares."""
+    """Return the metric of the first sentence and another, of the worst-off clients: those that the study compares."""
     wanted = metrics_of(study)
     first = _MEAN if _MEAN in wanted else wanted[0]
-    worst = next((name for name in _WORST if name in wanted and name != first), _WORST[0])
-    return first, worst
+    others = [name for name in _WORST if name != first]
+    return first, next((name for name in others if name in wanted), others[0])
 
 
 def _families(study: Study, metrics: Sequence[str]) -> list[list[PairedDifference]]:

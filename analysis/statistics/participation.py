@@ -40,10 +40,11 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
     Columns: `n` samples, `accuracy_percent` and `loss`, both means over the `last` evaluations; `jobs`, of these `used`
     (aggregated or remembered) and `lost`. If the folder has the world: `availability`, the share of the run's virtual
     time that the client was online; the mean speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) that the
-    world models; each fact of the trace's `about` (with `about_` before a name that is taken); unseen clients have no
-    part in the world. With `labels`: `labels`, those of at least 10 % of the client's training samples, ascending, such
-    as `2 7`; and `label_<c>`, its training samples of class c, see `label_counts`. Raises FolderError if the run was
-    evaluated less often, or on other clients from one of these evaluations to the next.
+    world models; each fact of the trace's `about` (with `about_` before `label`, `labels`, `label_...` and names that
+    are taken); unseen clients have no part in the world. With `labels`: `labels`, those of at least 10 % of the
+    client's training samples, ascending, such as `2 7`; and `label_<c>`, its training samples of class c, see
+    `label_counts`. Raises FolderError if the run was evaluated less often, or on other clients from one of these
+    evaluations to the next.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
@@ -64,8 +65,13 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
             frame[f"{_LABEL}{label}"] = of_label
     if (run.folder / WORLD).is_file() and final.split not in UNSEEN_SPLITS:
         for name, values in _world_columns(run, len(jobs["jobs"])).items():
-            frame[f"about_{name}" if name in frame else name] = values[final.client]
+            frame[f"about_{name}" if name in frame or _of_labels(name) else name] = values[final.client]
     return frame[frame["n"] > 0]
+
+
+def _of_labels(name: str) -> bool:
+    """Return whether a column has this name only if it is about the labels of samples."""
+    return name in BY_LABELS or name.startswith(_LABEL)
 
 
 def _job_counts(run: Run, least: int) -> dict[str, Ints]:

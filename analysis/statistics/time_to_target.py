@@ -17,6 +17,7 @@ from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
 from fedsim.analysis.statistics.paired.differences import CONFIDENCE, comparisons, side_of
 from fedsim.analysis.statistics.paired.significance import holm, sign_test
 from fedsim.common import arguments
+from fedsim.engine.state import at_or_beyond
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +47,16 @@ class SpeedUp:
 
     @property
     def median(self) -> float:
-        """The median of the ratios; NaN without seeds."""
-        return float(np.median(self.ratios)) if len(self.ratios) else math.nan
+        """The median of the ratios; NaN without seeds, and of as many zeros as infinities.
+
+        Of an even number it is the geometric mean of the middle two, so that the baseline's speed-up over the level is
+        the reciprocal.
+        """
+        ordered, n = np.sort(self.ratios), len(self.ratios)
+        if not n:
+            return math.nan
+        with np.errstate(invalid="ignore"):  # 0 times inf
+            return float(np.sqrt(ordered[(n - 1) // 2] * ordered[n // 2]))
 
     @property
     def faster(self) -> int:
@@ -79,7 +88,8 @@ def _reached(study: Study, cell: Cell, metric: str, value: float) -> dict[str, f
     latest(run.folder, evaluations, study.last)
     values = np.array([each.summary([metric])[metric] for each in evaluations], dtype=np.float64)
     means = np.lib.stride_tricks.sliding_window_view(values, study.last).mean(axis=1)
-    there = means <= value if plugins.smaller_is_better(metric) else means >= value
+    rising = not plugins.smaller_is_better(metric)
+    there = np.array([at_or_beyond(mean, value, rising=rising) for mean in means.tolist()], dtype=np.bool_)
     if not there.any():
         return dict.fromkeys(COLUMN_OF.values(), math.inf)
     row = study.positions(cell).iloc[int(there.argmax()) + study.last - 1]

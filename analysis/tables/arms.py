@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.run import Run, with_distinct_labels
 from fedsim.analysis.tables.closing import fixed, with_status
 from fedsim.analysis.tables.compare import Comparison, compare
 from fedsim.common import arguments
@@ -31,7 +31,8 @@ def arms_table(runs: Sequence[Run], baseline: str | None = None, split: str | No
     """Return a table for the terminal with each run's last evaluation against that of one of them.
 
     Args:
-        runs: at least two, such as `open_all` returns for the folder of an experiment.
+        runs: at least two, such as `open_all` returns for the folder of an experiment; the labels of those that share
+            one get a part of their paths.
         baseline: the label of the run that the others are compared with; by default the first.
         split: by default that of the baseline.
 
@@ -39,6 +40,7 @@ def arms_table(runs: Sequence[Run], baseline: str | None = None, split: str | No
     """
     if len(runs) < 2:
         raise ConfigError(f"runs: expected at least two, found {len(runs)}")
+    runs = with_distinct_labels(runs)
     labels = [run.label for run in runs]
     if baseline is not None and baseline not in labels:
         raise ConfigError(f"there is no arm {baseline!r}{closest(baseline, labels)}")

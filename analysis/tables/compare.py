@@ -13,12 +13,15 @@ from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.joining import join_runs
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Point
+from fedsim.analysis.opening.tables import WORLD
+from fedsim.analysis.statistics.participation import unknown_of
 from fedsim.analysis.tables.closing import ACCURACIES, fixed, with_status
 from fedsim.common import arguments
-from fedsim.common.errors import FolderError, RunError
+from fedsim.common.errors import FolderError, RunError, TraceError
 from fedsim.common.terminal import ruled_table, shown
 from fedsim.common.units import show_bytes
 from fedsim.worlds.client_statistics import HOUR_US
+from fedsim.worlds.trace import read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Comparison:
     metrics: dict[str, tuple[float, float]]
     """Each metric of the closing table in the first and in the second run."""
     same_world: bool | None
-    """Whether both runs saw the same trace; None if a folder has no trace."""
+    """Whether both runs saw the same trace, with the same end and the same `world.unknown`; None if a folder has none.
+    """
     at: Point = "end"
     """The point at which the runs were compared."""
     points: tuple[tuple[int, int, int], ...] = ()
@@ -129,7 +133,7 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
     """
     split = split or first.split
     (a, b), points = _evaluations(first, second, split, at)
-    _require_same_clients(first, second, a, b)
+    _require_same_clients(first, second, a, b, at)
     measured = a.n > 0
     names = list(ACCURACIES.values())
     ours, theirs = a.summary(names), b.summary(names)
@@ -197,8 +201,11 @@ _EQUAL_NOTE = (
 )
 
 
-def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation) -> None:
-    where = f"{first.folder} and {second.folder} cannot be compared client by client on split {a.split!r}"
+def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation, at: Point) -> None:
+    after = "" if at == "end" else f", after equal {at}"
+    where = (
+        f"{first.folder} and {second.folder} cannot be compared client by client on split {a.split!r}{after}"
+    )
     seeds = first.seed_of("data"), second.seed_of("data")
     if seeds[0] != seeds[1]:
         raise FolderError(
@@ -210,16 +217,18 @@ def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation)
         raise FolderError(f"{where}: client {odd} was evaluated in only one of them")
     different = np.flatnonzero(a.n != b.n)
     if len(different):
-        at = different[0]
+        row = different[0]
         raise FolderError(
-            f"{where}: client {a.client[at]} has {a.n[at]} samples in the first, {b.n[at]} in the second"
+            f"{where}: client {a.client[row]} has {a.n[row]} samples in the first, {b.n[row]} in the second"
         )
     if not (a.n > 0).any():
         raise FolderError(f"{where}: no client has samples in it")
 
 
 def _same_world(first: Run, second: Run) -> bool | None:
+    """Return whether traces, what follows their end, and the policy for unknown stretches are the same."""
     try:
-        return bool(first.world.equals(second.world))
-    except RunError:
+        a, b = ((read_trace(run.folder / WORLD).digest(), unknown_of(run)) for run in (first, second))
+    except (RunError, TraceError):
         return None
+    return a == b

@@ -250,13 +250,9 @@ def _row(history: _History, choice: _Choice, longest_us: int) -> tuple[int | flo
 
 def _clients(run: Run) -> int:
     """Return the number of clients that may train."""
-    task = run.config.get("task")
-    clients = task.get("clients") if isinstance(task, dict) else None
-    if not isinstance(clients, int) or clients < 1:
-        raise FolderError(
-            f"{run.folder / CONFIG}: task.clients: expected a number of at least 1, found {clients!r}"
-        )
-    return clients - len(run.manifest.get("unseen") or ())
+    if run.training_clients is None:
+        raise FolderError(f"{run.folder / CONFIG}: task.clients: expected a number of at least 1")
+    return run.training_clients
 
 
 def _sizes(run: Run, n: int) -> Ints:

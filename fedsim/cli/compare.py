@@ -13,10 +13,11 @@ from typer import Argument, Option
 from fedsim import analysis
 from fedsim.cli.options import grouped
 from fedsim.common.errors import ConfigError, FolderError
-from fedsim.common.terminal import Terminal
+from fedsim.common.terminal import Terminal, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 
 _Second = Annotated[Path | None, Argument(help="Another run, or another study with the same axes.")]
@@ -105,7 +106,7 @@ def compare(
         Terminal().print(table)
 
 
-def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
+def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[Table | Text]:
     of_studies = {
         "--axis": what.axis,
         "--metric": what.metrics,
@@ -209,15 +210,24 @@ def _of_arms(folder: Path, what: Questions) -> Iterator[Table]:
             yield from analysis.run_participation_tables(run, [what.by], what.split)
 
 
-def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> Iterator[Table]:
+def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> Iterator[Table | Text]:
     runs = analysis.open_all([first, second])
     if len(runs) != 2:
         raise ConfigError(
             f"{first} and {second}: expected two runs, found {len(runs)}: name the folder of each"
         )
-    at_end, *at_equal_points = (analysis.compare(runs[0], runs[1], split, at) for at in analysis.POINTS)
+    at_end = analysis.compare(runs[0], runs[1], split)
     yield at_end.table()
-    yield analysis.comparison_table(at_equal_points)
+    at_equal_points: list[analysis.Comparison] = []
+    refused: list[Text] = []
+    for at in analysis.POINTS[1:]:
+        try:
+            at_equal_points.append(analysis.compare(runs[0], runs[1], split, at))
+        except FolderError as error:  # other clients were evaluated there
+            refused.append(shown(str(error)))
+    if at_equal_points:
+        yield analysis.comparison_table(at_equal_points)
+    yield from refused
     if by is not None:
         for run in runs:
             yield from analysis.run_participation_tables(run, [by], at_end.split)

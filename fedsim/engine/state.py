@@ -54,6 +54,16 @@ class Records(Protocol):
         """Record an evaluation whose result may be pending."""
 
 
+_ROUNDING = 1e-9
+"""The share of a target by which a value of a metric may miss it: 29 of 100, times 100, is less than 29."""
+
+
+def at_or_beyond(value: float, target: float, *, rising: bool) -> bool:
+    """Whether a value of a metric is at its target or beyond it, from below if `rising`, but for rounding."""
+    short = target - value if rising else value - target
+    return short <= _ROUNDING * abs(target)
+
+
 LOSS = "loss"
 """The metric of `Stop` that is the mean loss over samples."""
 
@@ -84,8 +94,8 @@ class Stop:
         return (value - best if self.rising else best - value) > self.least
 
     def reaches(self, value: float) -> bool:
-        """Whether a value of the metric is at the target or beyond it; False without a target."""
-        return self.target is not None and (value >= self.target if self.rising else value <= self.target)
+        """Whether a value of the metric is at the target or beyond it, but for rounding; False without a target."""
+        return self.target is not None and at_or_beyond(value, self.target, rising=self.rising)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim import analysis
+from fedsim.analysis.plots.participation import raster
 from fedsim.common.errors import ConfigError, FolderError, TraceError
 from fedsim.common.rng import rng
 from fedsim.config.data import federation
@@ -219,6 +220,13 @@ def test_a_trace_gives_its_first_clients_to_those_that_train(tmp_path: Path) -> 
     assert "groups" in frames["unseen"]
     assert not len(frames["unseen"]["groups"])
     assert frames["unseen"]["losses"].group.tolist() == ["no job"]
+
+
+def test_the_schedule_of_those_that_train_is_drawn(tmp_path: Path) -> None:
+    opened = analysis.open_run(run(small(task=TASK), tmp_path).folder)
+    assert opened.training_clients == CLIENTS - UNSEEN
+    assert sum(raster(opened).sizes) == CLIENTS - UNSEEN
+    assert opened.plot("participation").axes
 
 
 def test_groups_by_label_know_what_unseen_clients_hold(tmp_path: Path) -> None:

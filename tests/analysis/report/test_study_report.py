@@ -71,6 +71,22 @@ def page(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Page:
     return page_of(study, tmp_path_factory.mktemp("page") / "report.html")
 
 
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        (["worst10_percent"], ["For the worst 10 % of clients", "For the worst 5 % of clients"]),
+        (["min_percent", "worst10_percent"], ["For the worst client", "For the worst 10 % of clients"]),
+        (["angle_rad"], ["In angle", "For the worst 10 % of clients"]),
+    ],
+)
+def test_two_metrics_are_told_of_and_each_once(metrics: list[str], words: list[str], tmp_path: Path) -> None:
+    compare = {"axis": "rule", "baseline": "fedavg", "metrics": metrics}
+    study = write_study(tmp_path / "s", tables, axes={"rule": AXES["rule"]}, seeds=[1, 2, 3], compare=compare)
+    found = {each.topic: each.text for each in study_findings(study)}
+    assert found["accuracy"].startswith(words[0])
+    assert found["worst-off clients"].startswith(words[1])
+
+
 def test_the_page_tells_what_was_asked_and_what_became_of_it(page: Page, study: Study) -> None:
     for words in (
         "What was asked made up",

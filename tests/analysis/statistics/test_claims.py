@@ -119,6 +119,21 @@ def test_the_p_value_of_equality_is_that_of_the_two_one_sided_tests(tmp_path: Pa
     assert first.pairs[0].p_holm == pytest.approx(2 * max(sides))
 
 
+def test_equality_is_refuted_to_both_sides(tmp_path: Path) -> None:
+    """Within 0 it is the two-sided t test; a margin beside which the other side is far off, the one-sided test."""
+    (exact, near) = (
+        analysis.claim_results(
+            study_of(tmp_path / str(d), claims={"e": f"mean_percent: fedavg = fedfv ± {d}"})
+        )[0]
+        for d in (0, 2)
+    )
+    difference = means("fedfv") - means("fedavg")
+    assert exact.pairs[0].p_holm == pytest.approx(2 * stats.ttest_1samp(difference, 0).pvalue)
+    assert near.pairs[0].p_holm == pytest.approx(
+        2 * stats.ttest_1samp(difference, 2, alternative="greater").pvalue, rel=1e-3
+    )
+
+
 def test_few_seeds_tell_nothing(tmp_path: Path) -> None:
     study = write_study(
         tmp_path / "few",

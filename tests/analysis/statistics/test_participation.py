@@ -52,7 +52,9 @@ def made_trace(after_end: Any = "repeat", **more: Any) -> Trace:
         "end_us": [*end, *[10] * 5],
         "value": [*[1.0] * 5, *(1 / (k + 1) for k in range(5))],
     }
-    about = pa.table({"region": ["north", "south", "north", "south", None], "n": [1, 2, 3, 4, 5]})
+    about = more.pop(
+        "about", pa.table({"region": ["north", "south", "north", "south", None], "n": [1, 2, 3, 4, 5]})
+    )
     columns = (rows["client"], np.array(rows["start_us"]), np.array(rows["end_us"]))
     return Trace.of(
         *columns,
@@ -91,6 +93,24 @@ def test_clients_are_told_by_what_became_of_them(run: analysis.Run) -> None:
     assert frame["compute"].tolist() == pytest.approx([1, 2, 3, 4, 5])
     assert frame["about_n"].tolist() == [1, 2, 3, 4, 5]
     assert groupings(frame) == ["availability", "compute", "used", "lost", "region", "about_n"]
+
+
+def test_facts_that_are_named_like_labels_are_no_labels(run: analysis.Run) -> None:
+    facts = pa.table(
+        {
+            "label": [*"abcde"],
+            "labels": [1, 2, 3, 4, 5],
+            "label_quality": ["good", "bad", "good", "bad", None],
+        }
+    )
+    made_trace(about=facts).write(run.folder / "world.parquet")
+    frame = clients(run)
+    names = [f"about_{name}" for name in facts.column_names]
+    assert set(names) <= set(groupings(frame))
+    assert not set(facts.column_names) & set(frame)
+    assert label_sets(frame) is None
+    assert groups(frame, "about_label_quality")["clients"].tolist() == [2, 2, 1]
+    assert analysis.run_participation(run)["groups"]["by"].isin(names).any()
 
 
 def test_a_run_without_its_world_still_knows_its_jobs(run: analysis.Run) -> None:

@@ -106,6 +106,35 @@ def test_a_run_that_never_reaches_it_is_slower_than_one_that_does(study: Study) 
     assert turned.p_value == found.p_value
 
 
+@pytest.mark.parametrize(
+    ("slow", "fast", "median"),
+    [([1, 4], [2, 2], 1), ([1, 2], [2, 1], 1), ([1, 9], [9, 1], math.nan), ([2, 9], [1, 1], math.inf)],
+)
+def test_the_speed_up_of_the_baseline_is_the_reciprocal(
+    slow: list[int], fast: list[int], median: float, tmp_path: Path
+) -> None:
+    """Numbers are the evaluation that reaches the target; 9: none does."""
+    curves = {
+        (level, seed): [60 if step >= first else 0 for step in range(5)]
+        for level, numbers in (("slow", slow), ("fast", fast))
+        for seed, first in enumerate(numbers)
+    }
+    study = study_of(tmp_path / "made", curves)
+    frame = analysis.time_to_target(study, "mean_percent", 50)
+    (found,) = analysis.speed_ups(study, frame, "steps")
+    (turned,) = analysis.speed_ups(study.asked({"baseline": "fast"}), frame, "steps")
+    assert found.median == pytest.approx(median, nan_ok=True)
+    assert turned.median == pytest.approx(1 / median, nan_ok=True)
+
+
+@pytest.mark.parametrize("metric", ["mean_percent", "min_percent"])
+def test_a_value_that_rounding_misses_is_reached(metric: str, tmp_path: Path) -> None:
+    assert 100 * 0.29 < 29
+    study = study_of(tmp_path / "made", {("only", 1): [10, 29]})
+    assert analysis.time_to_target(study, metric, 29)["step"].tolist() == [1]
+    assert analysis.time_to_target(study, metric, 29.001)["step"].tolist() == [math.inf]
+
+
 def test_equal_times_decide_nothing_and_p_values_are_corrected(tmp_path: Path) -> None:
     curves = {(level, seed): [0, 0, 60, 60] for level in ("base", "same") for seed in range(8)}
     curves |= {("first", seed): [60, 60, 60, 60] for seed in range(8)}

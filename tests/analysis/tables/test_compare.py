@@ -116,6 +116,41 @@ def test_compare_says_whether_the_world_was_the_same(tmp_path: Path) -> None:
     assert analysis.compare(runs[0], runs[2]).same_world is False
 
 
+@pytest.mark.parametrize(("key", "value"), [("after_end", "repeat"), ("horizon_us", 20)])
+def test_a_world_that_ends_otherwise_is_another(key: str, value: object, tmp_path: Path) -> None:
+    runs = []
+    for index, facts in enumerate(({}, {key: value})):
+        folder = write_run(tmp_path / str(index), tables={"evals": evals_table([[0.5, 0.6]])})
+        pq.write_table(
+            world_table([(0, 0, 5)], **({"clients": 2, "horizon_us": 10} | facts)), folder / "world.parquet"
+        )
+        runs.append(analysis.open_run(folder))
+    assert analysis.compare(*runs).same_world is False
+
+
+def test_a_world_whose_unknown_stretches_are_taken_otherwise_is_another(tmp_path: Path) -> None:
+    runs = []
+    for unknown in ("offline", "online"):
+        folder = write_run(tmp_path / unknown, tables={"evals": evals_table([[0.5, 0.6]])})
+        pq.write_table(world_table([(0, 0, 5)], clients=2, horizon_us=10), folder / "world.parquet")
+        config = folder / "config.resolved.toml"
+        text = config.read_text(encoding="utf-8")
+        config.write_text(text.replace("[world]\n", f'[world]\nunknown = "{unknown}"\n'), encoding="utf-8")
+        runs.append(analysis.open_run(folder))
+    assert analysis.compare(*runs).same_world is False
+
+
+def test_arms_with_the_same_label_keep_their_own_numbers(tmp_path: Path) -> None:
+    values = {"base": 0.2, "x/fedfv": 0.4, "y/fedfv": 0.6}
+    runs = [
+        analysis.open_run(write_run(tmp_path / name, tables={"evals": evals_table([[value, value]])}))
+        for name, value in values.items()
+    ]
+    assert [run.label for run in runs] == ["base", "fedfv", "fedfv"]
+    rows = [line.split()[:3] for line in shown(analysis.arms_table(runs)).splitlines() if "fedfv" in line]
+    assert rows == [["fedfv", "(x/fedfv)", "40.00"], ["fedfv", "(y/fedfv)", "60.00"]]
+
+
 def test_unlike_runs_are_refused_by_client(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="client 2 was evaluated in only one"):
         pair(tmp_path / "x", [0.5, 0.5], [0.5, 0.5, 0.5])

@@ -119,6 +119,19 @@ def test_two_runs_are_compared_by_client_at_equal_points(studies: list[Path]) ->
     assert "survivors against victims of dropout" in text
 
 
+def test_a_point_at_which_other_clients_were_evaluated_costs_no_other(tmp_path: Path) -> None:
+    """A run's end is evaluated on all clients, so that of the shorter run has no match in the longer one."""
+    folders = [
+        run(
+            small(name=f"{steps}", stop={"steps": steps}, evaluate={"every_steps": 2, "clients": 4}), tmp_path
+        ).folder
+        for steps in (4, 8)
+    ]
+    text = compared(*folders)
+    assert "last evaluation on the test split, 12 clients" in text
+    assert "cannot be compared client by client on split 'test', after equal steps: client" in text
+
+
 def test_groups_are_of_the_split_that_is_compared(tmp_path: Path) -> None:
     """Clients 0 and 1 had 2 jobs, the others 1; on `valid` they have 90 %, on `test` 30 %, and the others 60 %."""
 
