@@ -37,20 +37,20 @@ def fedfv(
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.1,
     tau: Annotated[int, Field(ge=0)] = 1,
     order: Literal["loss", "random", "reverse"] = "loss",
-    seed: Annotated[int, Field(ge=0, lt=2**63), With("order", "random")] = 0,
+    seed: Annotated[int | None, Field(ge=0, lt=2**63), With("order", "random")] = None,
 ) -> Algorithm:
     """Project conflicting updates off each other, and their mean off those of clients absent for `tau` steps.
 
     `alpha` is the share of clients, those of largest loss, whose updates stay as they are. `order` is the
     order of the targets: ascending loss, descending loss (`reverse`) or random. `seed` draws the random order of each
-    step; in a run it is `seeds.train` by default.
+    step; by default it is 0, in a run `seeds.train`.
     """
 
     def weigh(stack: Stack) -> Direction:
         by_loss = order_by_loss(stack)
         targets = {"loss": by_loss, "reverse": by_loss[::-1]}.get(order)
         if targets is None:
-            targets = rng(seed, "fedfv", stack.step).permutation(stack.m)
+            targets = rng(seed or 0, "fedfv", stack.step).permutation(stack.m)
         ages = range(tau, 0, -1) if stack.step >= tau else range(0)
         return fair_average(stack, targets, alpha, ages)
 

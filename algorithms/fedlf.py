@@ -87,7 +87,9 @@ def fedlf(
         worst = max(layer.residual for layer in layers)
         return Direction(weights, diagnostics={"kkt_residual": worst, "blocks": float(len(layers))})
 
-    needs = Needs(_GRAM[level], fair_row != "none", _MEMORY[absent], slices=level == "slices")
+    needs = Needs(
+        _GRAM[level], fair_row != "none", _MEMORY[absent], lengths == "equal", slices=level == "slices"
+    )
     return replace(stateless(weigh, needs, ["descent"]), negligible=zero_tolerance)
 
 

@@ -52,4 +52,4 @@ def fedlf_released(*, solver: Solver = "direct") -> Algorithm:
             diagnostics={"kkt_residual": worst, "blocks": float(len(layers))},
         )
 
-    return stateless(weigh, Needs("blocks", losses=True, memory=math.inf), ["descent"])
+    return stateless(weigh, Needs("blocks", losses=True, memory=math.inf, scale_free=True), ["descent"])

@@ -84,7 +84,9 @@ def fedmdfg(
         after = {"expected": expectations.losses, "counts": expectations.counts}
         return direction, {**after, "mean_norm": equalising.mean_norm}
 
-    needs = Needs(gram="model", losses=True, memory=1 if absent else 0, search=search is not None)
+    needs = Needs(
+        gram="model", losses=True, memory=1 if absent else 0, scale_free=True, search=search is not None
+    )
     promises: frozenset[Promise] = frozenset({"descent"})
     return Algorithm(weigh, needs, _start, promises=promises, negligible=zero_tolerance)
 

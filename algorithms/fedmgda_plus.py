@@ -15,7 +15,7 @@ Deviations and choices:
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -23,6 +23,7 @@ from pydantic import Field
 from fedsim.algorithms.mathematics.geometry import row_norms
 from fedsim.algorithms.mathematics.hull import Bounds, Lambda0, mixed
 from fedsim.algorithms.mathematics.min_norm import Solver
+from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
@@ -43,16 +44,20 @@ def fedmgda_plus(
     `server_lr` is η, the length scale of the step; `decay` is β, its factor per 100 steps. `lr` is the learning rate of
     the clients, by default that of `[train]`.
     """
+    if server_lr == "clients" and lr is None:
+        raise ConfigError(
+            "lr: needed with server_lr = 'clients': expected the clients' learning rate, found none"
+        )
     bounds = Bounds(lambda0, epsilon, cap)
 
     def length(stack: Stack) -> float:
         if server_lr == "median":
             return float(np.median(row_norms(stack.gram())[: stack.m]))
-        return (lr or 1.0) * stack.lr_decay**stack.step if server_lr == "clients" else server_lr
+        return cast(float, lr) * stack.lr_decay**stack.step if server_lr == "clients" else server_lr
 
     def direction(stack: Stack) -> Direction:
         step = length(stack) * decay ** (stack.step // 100)
         return mixed(stack, bounds, normalise=normalise, step=step, solver=solver)
 
-    needs = Needs(gram="model", scale_free=normalise and server_lr != "median")
+    needs = Needs(gram="model", scale_free=normalise)
     return stateless(direction, needs, ["descent"] if epsilon == 1 and cap is None else [])

@@ -32,14 +32,14 @@ from fedsim.server.rule import Algorithm, Direction, Floats, Stack, stateless
 
 def fednova(
     *,
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+    momentum: Annotated[float | None, Field(ge=0, lt=1)] = None,
     mu: Annotated[float, Field(ge=0)] = 0.0,
     lr: Annotated[float | None, Field(gt=0), Unless("mu", 0)] = None,
 ) -> Algorithm:
     """Divide each update by the weight of its local steps, and take steps of the mean weight.
 
-    `momentum` and `lr` are those of the clients, in a run those of `[train]` by default; `mu` that of the client method
-    `fedprox`, which needs `lr`.
+    `momentum` and `lr` are those of the clients, in a run those of `[train]` by default, outside of one no momentum;
+    `mu` is that of the client method `fedprox`, which needs `lr`.
     """
     if momentum and mu:
         raise ConfigError(f"mu: expected 0 with momentum {momentum:g}, found {mu:g}")
@@ -50,7 +50,7 @@ def fednova(
         tau = _local_steps(stack)
         shares = stack.n_samples[: stack.m] / stack.n_samples[: stack.m].sum()
         if not mu:
-            weight = weight_of_steps(tau, momentum)
+            weight = weight_of_steps(tau, momentum or 0.0)
             return Direction(over_present(stack, (shares @ weight) * shares / weight))
         pull = mu * stack.rates(cast(float, lr))[: stack.m]
         weight = (1 - (1 - pull) ** tau) / pull

@@ -87,5 +87,5 @@ def refuse_scale_free(rule: Algorithm) -> None:
     """Raise ConfigError if the rule would undo a change of the rows' lengths."""
     if rule.needs.scale_free:
         raise ConfigError(
-            "the rule divides each update by its norm, so the lengths of the rows have no effect on it"
+            "the rule gives all updates the same length, which undoes a change of their lengths"
         )

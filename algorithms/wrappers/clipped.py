@@ -1,6 +1,6 @@
 """Clip long rows before the rule sees them (as in differentially private federated averaging, McMahan et al. 2018).
 
-Rows longer than the limit are shortened to it; their directions stay. Rules that divide updates by their norms are
+Rows longer than the limit are shortened to it; their directions stay. Rules that give all updates the same length are
 refused, because they would undo the clipping.
 """
 

@@ -5,7 +5,7 @@ on a row changes no sign of an inner product: a direction that conflicts with no
 row. Discounting the result's terms afterwards would lose that.
 
 The staleness of a remembered row is the one with which it came plus its age. Rules that discount by themselves
-(`fedasync`, `fedbuff`) discount twice. Rules that divide updates by their norms are refused, because they would undo
+(`fedasync`, `fedbuff`) discount twice. Rules that give all updates the same length are refused, because they would undo
 the discount.
 """
 

@@ -19,6 +19,7 @@ code 2, unless a run has begun.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -144,11 +145,31 @@ _WORDS = {
 }
 
 
+_SHOULD = "Input should be "
+_TAG = re.compile(r"(constrained-)?(int|float|str|bool)|literal\[.*\]")
+"""pydantic's names for the members of a union of plain types."""
+
+
 def in_words(message: str) -> str:
     """Return a message of pydantic in the terms of TOML."""
     for pydantic_term, toml_term in _WORDS.items():
         message = message.replace(pydantic_term, toml_term)
     return message
+
+
+def merged(errors: Sequence[Any]) -> list[dict[str, Any]]:
+    """Merge errors of pydantic about a value of a union type, of which it reports one for each member."""
+    merged: list[dict[str, Any]] = []
+    for error in errors:
+        loc, message = error["loc"], str(error["msg"]).partition(", unable to parse")[0]
+        detail = {**error, "msg": message}
+        if message.startswith(_SHOULD) and len(loc) > 1 and _TAG.fullmatch(str(loc[-1])):
+            detail["loc"] = loc[:-1]
+            if merged and merged[-1]["loc"] == loc[:-1]:
+                merged[-1]["msg"] += f" or {message.removeprefix(_SHOULD)}"
+                continue
+        merged.append(detail)
+    return merged
 
 
 class Undeclared:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import pydantic
 
-from fedsim.common.errors import ConfigError, closest, in_words, short, shown
+from fedsim.common.errors import ConfigError, closest, in_words, merged, short, shown
 from fedsim.common.files import MOST_PARTS, from_toml
 from fedsim.config.suggestions import key_text, missing_hint, name_hint, scenario_option_hint
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
-_SHOULD = "Input should be "
 _TABLE = "Input should be a valid dictionary or instance of "
-_TAG = re.compile(r"(constrained-)?(int|float|str|bool)|literal\[.*\]")
-"""pydantic's names for the members of a union of plain types."""
 _AT_LINE = re.compile(r"at line (\d+)")
 _BARE = re.compile(r"=\s*[^\s\"'\[{#=][^\"']*[A-Za-z]")
 """An assignment of an unquoted word, or of an unquoted number with a unit."""
@@ -84,7 +81,7 @@ def validated(model: type[Model], raw: Any, file: Path | str) -> Model:
     try:
         return model.model_validate(raw)
     except pydantic.ValidationError as error:
-        lines = (line for detail in _merged(error.errors()) for line in _lines(detail, model, str(file)))
+        lines = (line for detail in merged(error.errors()) for line in _lines(detail, model, str(file)))
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -94,21 +91,6 @@ def _value(text: str) -> Any:
     except ValueError:
         return text
     return parsed["value"] if set(parsed) == {"value"} else text
-
-
-def _merged(errors: Sequence[Any]) -> list[dict[str, Any]]:
-    """Merge the errors of a value of a union type, of which pydantic reports one for each member."""
-    merged: list[dict[str, Any]] = []
-    for error in errors:
-        loc, message = error["loc"], str(error["msg"]).partition(", unable to parse")[0]
-        detail = {**error, "msg": message}
-        if message.startswith(_SHOULD) and len(loc) > 1 and _TAG.fullmatch(str(loc[-1])):
-            detail["loc"] = loc[:-1]
-            if merged and merged[-1]["loc"] == loc[:-1]:
-                merged[-1]["msg"] += f" or {message.removeprefix(_SHOULD)}"
-                continue
-        merged.append(detail)
-    return merged
 
 
 def _lines(detail: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[str]:

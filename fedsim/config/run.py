@@ -37,7 +37,7 @@ from fedsim.engine.costs import Costs
 from fedsim.engine.record_words import PERSONAL
 from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Algorithm, RowsFrom
-from fedsim.server.rule_factory import OF_RUN, build_rule
+from fedsim.server.rule_factory import build_rule
 
 if TYPE_CHECKING:
     from fedsim.training.attack import Adversary
@@ -159,9 +159,8 @@ class AlgorithmSection(PluginSection):
         )
 
     def resolved(self) -> dict[str, Any]:
-        """Return the table and its wrappers' tables with the default of every option, except for values of the run."""
-        given = self.options
-        tables = {k: v for k, v in super().resolved().items() if k not in OF_RUN or k in given}
+        """Return the table and its wrappers' tables with the default of every option."""
+        tables = super().resolved()
         return tables | {"wrap": [w.resolved() for w in self.wrap]} if self.wrap else tables
 
 

@@ -101,10 +101,15 @@ def check(
         name: the plug-in.
         options: its options in a configuration.
         supplied: parameters that fedsim sets.
-        others: other keys of the plug-in's table, which a message may suggest.
+        others: other keys of the plug-in's table, which no option may be called, and which a message may suggest.
         suggest: returns the hint for an unknown option, from the option, the known ones and `others`.
     """
     make = factory(kind, name)
+    for key in others:
+        if key in options_of(make, supplied):
+            raise ConfigError(
+                f"{kind} {name!r}: its option {key!r} is called like a key of the table itself: rename the parameter"
+            )
     return checked_options(f"{kind} {name!r}", make, options, supplied, partial(suggest, others=others))
 
 
@@ -164,7 +169,8 @@ def _check_returns(make: Callable[..., Any], kind: str, name: str) -> None:
     else:
         classes = {c.__name__ for c in getattr(returned, "__mro__", ())}
     expected = KINDS[kind].product
-    if expected not in classes:
+    alias = getattr(importlib.import_module(KINDS[kind].package), expected, None)  # a Partition is no class
+    if expected not in classes and (alias is None or returned != alias):
         raise ConfigError(
             f"{kind} {name!r}: expected a function whose annotation says that it returns a {expected}, "
             f"found {returned!r}"

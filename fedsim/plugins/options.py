@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 import pydantic
 import pydantic_core
 
-from fedsim.common.errors import ConfigError, closest, in_words, shown
+from fedsim.common.errors import ConfigError, closest, in_words, merged, shown
 
 SIZES = (1e-30, 1e30)
 """Least and largest size of a fractional option other than 0, close to the limits of float32."""
@@ -114,7 +114,7 @@ def checked_options(
     try:
         values = options_model(make, tuple(supplied)).model_validate(valid)
     except pydantic.ValidationError as error:
-        problems += [_problem(plugin, detail) for detail in error.errors()]
+        problems += [_problem(plugin, detail) for detail in merged(error.errors())]
     else:
         taken = {key: value for key, value in valid.items() if counted(value, getattr(values, key))}
         problems += [f"{plugin}, option {key!r}: {NO_NUMBER}, found {shown(taken[key])}" for key in taken]
@@ -221,9 +221,11 @@ def _without_return(make: Callable[..., Any]) -> Callable[..., Any]:
 
     The latter may name torch, which reading a configuration should not import.
     """
+    if isinstance(make, type) and not is_dataclass(make):
+        return _without_return(make.__init__)  # type: ignore[misc]  # the annotations of a class are its attributes'
     if not inspect.isfunction(make):
         return make
-    twin = types.FunctionType(make.__code__, make.__globals__)
+    twin = types.FunctionType(make.__code__, make.__globals__, closure=make.__closure__)
     twin.__annotations__ = {n: a for n, a in make.__annotations__.items() if n != "return"}
     return twin
 

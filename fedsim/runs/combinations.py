@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 def check_parts(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
     """Refuse a rule, a pacing, client methods, attacks, splits or audits that do not fit each other or the data."""
     _check_start(config, server)
-    _check_rule(config, server, data)
+    _check_rule(config, server, data, bench.method())
     _check_halves(config, server.algorithm(), bench.method())
     least = config.pacing.pacing().least_candidates
     if least > server.n_clients:
@@ -60,7 +60,7 @@ def _check_start(config: RunConfig, server: ServerSpec) -> None:
         )
 
 
-def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> None:
+def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData, method: ClientMethod) -> None:
     """Refuse a rule that lacks what the pacing asks of it, or that asks for more than the training gives."""
     algorithm = server.algorithm()
     needs = algorithm.needs
@@ -77,7 +77,7 @@ def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> N
             "only remembered would bring theirs in vain: expected 'drop' or 'keep', found 'history'"
         )
     if needs.gradients:
-        _check_gradients(config, data.train.sizes)
+        _check_gradients(config, data.train.sizes, method)
 
 
 def _check_as_sent(config: RunConfig, server: ServerSpec) -> None:
@@ -91,7 +91,7 @@ def _check_as_sent(config: RunConfig, server: ServerSpec) -> None:
         raise ConfigError(f"bad_updates.policy: {needs}: expected 'skip_and_record' or 'stop', found 'clip'")
 
 
-def _check_gradients(config: RunConfig, sizes: Ints) -> None:
+def _check_gradients(config: RunConfig, sizes: Ints, method: ClientMethod) -> None:
     """Refuse training in which a job is not one gradient step on all samples; clients have `sizes` [K] samples."""
     train = config.train
     wants = f"rule {config.algorithm.name!r} wants one gradient step on all samples of a client"
@@ -106,6 +106,8 @@ def _check_gradients(config: RunConfig, sizes: Ints) -> None:
         raise ConfigError(f"train.momentum: {wants}: expected 0, found {train.momentum}")
     if (mode := config.cost.completeness.mode) != "all":
         raise ConfigError(f"cost.completeness.mode: {wants}: expected 'all', found {mode!r}")
+    if method.plain_step_first:
+        raise ConfigError(f"client.name: {wants}, and client method {config.client.name!r} makes two")
 
 
 def _check_halves(config: RunConfig, algorithm: Algorithm, method: ClientMethod) -> None:

@@ -171,7 +171,7 @@ class Needs:
     memory: float = 0
     """Largest age of a remembered row, in steps: 0 for none, `math.inf` for the last update of every client."""
     scale_free: bool = False
-    """The rule divides each row by its norm first, so that scaling a row changes nothing."""
+    """The rule gives all rows the same length first, which undoes what wrappers do to lengths: they refuse it."""
     after: bool = False
     """Loss and accuracy of the trained local model on the client's training set, `Stack.losses_after` and
     `Stack.accuracies_after`."""

@@ -11,7 +11,7 @@ from fedsim.plugins.options import options_of
 from fedsim.server.rule import Algorithm, Needs, Promise, StartFrom
 
 OF_RUN = ("lr", "momentum", "seed")
-"""Options of rules whose default is a value of the run."""
+"""Options of rules that get a value of the run where their default is None."""
 
 
 def build_rule(
@@ -25,13 +25,17 @@ def build_rule(
 ) -> Algorithm:
     """Build the rule `name` inside its wrappers; each of `wrap` is a wrapper's `name` and its options.
 
-    The first wrapper is the innermost. A rule with an option `lr`, `momentum` or `seed` that `options` lacks gets the
-    clients' learning rate or momentum, or the run's seed. Raises ConfigError, which names the rule or wrapper, for
-    unknown names and options, and for combinations that cannot work.
+    The first wrapper is the innermost. A rule with an option `lr`, `momentum` or `seed` whose default is None and that
+    `options` lacks gets the clients' learning rate or momentum, or the run's seed. Raises ConfigError, which names the
+    rule or wrapper, for unknown names and options, and for combinations that cannot work.
     """
     known, of_run = options_of(factory("rule", name)), dict(zip(OF_RUN, (lr, momentum, seed), strict=True))
-    defaults = {k: v for k, v in of_run.items() if v is not None and k in known and k not in options}
-    algorithm = _checked(build("rule", name, options, **defaults), f"rule {name!r}")
+    supplied = {
+        key: value
+        for key, value in of_run.items()
+        if value is not None and key in known and known[key].default is None and key not in options
+    }
+    algorithm = _checked(build("rule", name, options, **supplied), f"rule {name!r}")
     if wrap:
         _check_may_be_wrapped(algorithm, name)
     for wrapper in wrap:

@@ -216,8 +216,8 @@ def refusal(rule: str, wrapper: str) -> str | None:
         ),
         "external": "remembers absent clients" if algorithm.needs.memory else None,
         "with_absent": "remembers absent clients" if algorithm.needs.memory else None,
-        "discounted": "by its norm" if algorithm.needs.scale_free else None,
-        "clipped": "by its norm" if algorithm.needs.scale_free else None,
+        "discounted": "the same length" if algorithm.needs.scale_free else None,
+        "clipped": "the same length" if algorithm.needs.scale_free else None,
         "server_opt": "momentum or optimiser already" if algorithm.then else None,
     }
     return reasons[wrapper]

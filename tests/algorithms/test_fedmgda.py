@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Stack
 from fedsim.server.rule_factory import build_rule
 from rule_calls import combine
@@ -77,6 +78,8 @@ def test_the_step_may_be_as_long_as_the_rate_of_the_clients() -> None:
         for options in ({}, {"server_lr": "clients"})
     )
     np.testing.assert_allclose(scaled, 0.05 * 0.99**201 * one, rtol=1e-9)
+    with pytest.raises(ConfigError, match="lr: needed with server_lr = 'clients'"):
+        build_rule("fedmgda_plus", {"server_lr": "clients"})
 
 
 @fast

@@ -33,6 +33,7 @@ def test_discounting_is_shortening_the_rows_first(seed: int, m: int, rule: str) 
     rows, losses = updates(seed, m, sum(SIZES)), distinct_losses(seed, m)
     staleness = np.random.default_rng(seed).integers(0, 9, size=m)
     given_rows: dict[str, Any] = {"losses": losses, "blocks": SIZES}
+    given_rows |= {"lengths": "raw"} if rule == "fedlf" else {}
     by_hand = combine(rule, rows / np.sqrt(staleness + 1.0)[:, None], **given_rows)
     wrapped = run(rule, rows, "discounted", {"staleness": "sqrt"}, staleness=staleness, **given_rows)
     assert_same(wrapped.direction, by_hand.direction, 1e-7)

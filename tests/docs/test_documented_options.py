@@ -20,6 +20,7 @@ GIVEN = {"rule": [], "wrapper": ["rule"], "client": [], "selector": []}
 
 IN_WORDS = {
     ("rule", "fedmdfg", "lr"), ("rule", "fedmgda_plus", "lr"), ("rule", "fednova", "lr"), ("rule", "krum", "attackers"),
+    ("rule", "fedfv", "seed"), ("rule", "fednova", "momentum"),
     ("wrapper", "clipped", "median_multiple"),
     ("client", "ditto", "epochs"), ("client", "ditto", "lr"), ("client", "ditto", "adapt_steps"),
     ("selector", "fedcs", "deadline"), ("selector", "power_of_choice", "d"), ("selector", "tifl", "odds"),

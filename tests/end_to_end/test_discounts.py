@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim import plugins
+from fedsim.common.errors import ConfigError
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.server import Server
 from fedsim.server.spec import ServerSpec
@@ -81,6 +82,27 @@ def test_a_discount_after_the_projection_would_leave_a_conflict() -> None:
     assert rows[1] @ afterwards < 0
 
 
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        ("fedmdfg", {}),
+        ("fedlf", {}),
+        ("fedlf_released", {}),
+        ("fedmgda_plus", {"server_lr": "median"}),
+        ("fedavg_n", {}),
+    ],
+)
+def test_a_rule_that_undoes_the_discount_is_refused(rule: str, options: dict[str, Any]) -> None:
+    """Shortening a row of these does not change the direction of the step, as far as it is of their fair parts."""
+    for wrapper in ({"name": "discounted"}, {"name": "clipped"}):
+        with pytest.raises(
+            ConfigError, match=f"wrapper '{wrapper['name']}' of rule '{rule}': .* the same length"
+        ):
+            build_rule(rule, options, [wrapper])
+    build_rule("fedlf", {"lengths": "raw"}, [{"name": "discounted"}])
+    build_rule("fedmgda_plus", {"normalise": False}, [{"name": "clipped"}])
+
+
 def test_the_quadratic_program_of_fedmgda_sees_discounted_rows() -> None:
     """The shortest mixture of (1, 0) and (0, 1) is their mean; of (1, 0) and (0, 1/2) it is (0.2, 0.4)."""
     found = combine("fedmgda", np.eye(2), losses=None, staleness=[0, 3], wrap=wrapped("sqrt"))
@@ -93,9 +115,9 @@ def test_the_server_discounts_before_the_rule_as_well(rule: str) -> None:
     rows = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
     staleness = np.array([0, 1, 3, 8])
     wrap = [{"name": "discounted", "staleness": "sqrt"}]
-    blocks = ((0, 3), (3, 8))
+    blocks, options = ((0, 3), (3, 8)), {"lengths": "raw"} if rule == "fedlf" else {}
     plain, discounting = (
-        Server(ServerSpec(rule, {}, 10, 100, 4, blocks, wrap=w), torch.zeros(8)) for w in ([], wrap)
+        Server(ServerSpec(rule, options, 10, 100, 4, blocks, wrap=w), torch.zeros(8)) for w in ([], wrap)
     )
     reports = Reports.of([Report(loss_before=1.0 + i, loss_train=1.0) for i in range(4)])
     told = StepInput(9, np.arange(4), staleness, np.full(4, 5), np.arange(4), reports)

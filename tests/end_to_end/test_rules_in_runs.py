@@ -49,8 +49,12 @@ WANTED = r"rule '\w+' wants one gradient step on all samples of a client: expect
             },
             f"cost.completeness.mode: {WANTED} 'all', found 'epochs'",
         ),
+        (
+            {"train": {"batch_size": "full"}, "client": {"name": "ditto_global"}},
+            "client.name: .*, and client method 'ditto_global' makes two",
+        ),
     ],
-    ids=["default batches", "two epochs", "momentum", "completeness"],
+    ids=["default batches", "two epochs", "momentum", "completeness", "two steps"],
 )
 def test_rules_of_gradients_refuse_other_training(rule: str, changes: dict[str, Any], match: str) -> None:
     plain: dict[str, Any] = {"train": {}, "pacing": TIMINGS["sync"]}

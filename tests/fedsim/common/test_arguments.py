@@ -23,10 +23,11 @@ from fedsim.analysis.tables import closing
 from fedsim.common.arguments import hints_of
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.invariants import check
-from fedsim.runs import plan, replay
+from fedsim.runs import replay
 from fedsim.runs import resume as resuming
 from fedsim.runs import verify as verifying
 from fedsim.runs.fork import At, fork
+from fedsim.runs.plan import plan as planning
 from fedsim.studies import run as study
 from fedsim.studies.load_study import load_study
 from fedsim.worlds import importer as importing
@@ -79,7 +80,7 @@ FUNCTIONS = [
         check,
     ),
     *(
-        plan.plan,
+        planning.plan,
         make_trace,
         compose.join,
         importing.import_trace,

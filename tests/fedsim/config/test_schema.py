@@ -27,7 +27,12 @@ RAW: dict[str, Any] = {
     "partition": {"name": "dirichlet", "alpha": 0.3},
     "world": {"scenario": "churn", "horizon": "2h", "options": {"mean_on": "10min"}},
     "pacing": {"preset": "fedbuff", "concurrency": 4, "buffer": 2},
-    "algorithm": {"name": "fedlf", "memory": "2h", "wrap": [{"name": "clipped", "norm": 2.0}]},
+    "algorithm": {
+        "name": "fedlf",
+        "lengths": "raw",
+        "memory": "2h",
+        "wrap": [{"name": "clipped", "norm": 2.0}],
+    },
     "adversary": {"name": "sign_flip", "share": 0.2, "after": 60},
     "memory": {"budget": "8 GB"},
     "stop": {"steps": 8, "time": 3600.5},

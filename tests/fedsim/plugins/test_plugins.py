@@ -6,12 +6,16 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import threadpoolctl
 import tomli_w
 
 from fedsim import plugins
 from fedsim.common.errors import ConfigError
+from fedsim.server.rule_factory import build_rule
+from rule_calls import combine
+from small import small
 
 RULE = '''
 """A rule outside of fedsim."""
@@ -73,6 +77,73 @@ def test_a_dataclass_may_hold_the_options_of_a_plug_in(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             plugins.build("rule", name, wrong, lr=0.1)
+
+
+def test_the_annotations_of_a_class_are_those_of_its_init(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from typing import Annotated\n"
+        "from pydantic import Field\n"
+        "from torch import nn\n"
+        "class Net(nn.Linear):\n"
+        "    hidden: str\n"
+        "    def __init__(self, *, in_shape, n_classes, hidden: Annotated[int, Field(ge=1)] = 8):\n"
+        "        super().__init__(in_shape[0], n_classes)\n"
+    )
+    name, supplied = f"{path}:Net", ("in_shape", "n_classes")
+    assert plugins.check("model", name, {"hidden": 3}, supplied) == {"hidden": 3}
+    for value, fault in (
+        ("x", "valid integer"),
+        (True, "expected a number"),
+        (0, "greater than or equal to 1"),
+    ):
+        with pytest.raises(ConfigError, match=f"option 'hidden': .*{fault}"):
+            plugins.check("model", name, {"hidden": value}, supplied)
+
+
+def test_a_value_of_several_types_has_one_message() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plugins.check("rule", "krum", {"keep": 0}, ())
+    assert str(caught.value) == (
+        "rule 'krum', option 'keep': Input should be greater than or equal to 1 or 'honest', found 0"
+    )
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_a_partitioner_of_a_module_may_return_the_alias(future: str, site: Path) -> None:
+    (site / "dealing.py").write_text(
+        f"{future}from fedsim.data.partitioners import Partition\n"
+        "def dealt() -> Partition:\n    return None\n"
+        "def other() -> int:\n    return 1\n"
+    )
+    assert plugins.factory("partitioner", "dealing:dealt")
+    with pytest.raises(ConfigError, match="returns a Partition, found"):
+        plugins.factory("partitioner", "dealing:other")
+    del sys.modules["dealing"]
+
+
+def test_no_option_is_called_like_a_key_of_its_table(tmp_path: Path) -> None:
+    """Else the run's file would give it the value of that key, and a run of the resolved file another one."""
+    path = tmp_path / "mine.py"
+    path.write_text(RULE.replace("share", "memory"))
+    algorithm = {"name": f"{path}:strongest"}
+    with pytest.raises(ConfigError, match="its option 'memory' is called like a key of the table itself"):
+        small(algorithm=algorithm)
+    path.write_text(RULE)
+    assert small(algorithm=algorithm).algorithm.options == {}
+
+
+def test_a_rule_keeps_its_own_rate_and_gets_that_of_the_run_where_it_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        RULE.replace("share: float = 1.0", "lr: float = 1.0, momentum: float | None = None").replace(
+            "* share", "* lr * (momentum or 0)"
+        )
+    )
+    algorithm = {"name": f"{path}:strongest"}
+    rule = build_rule(algorithm["name"], {}, lr=0.25, momentum=0.5)
+    assert combine(rule, np.eye(2), losses=None).weights.tolist() == [[0.5, 0]]
+    assert small(algorithm=algorithm).resolved()["algorithm"]["lr"] == 1.0
 
 
 def test_an_edit_within_a_second_that_keeps_the_size_takes_effect(
