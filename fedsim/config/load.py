@@ -173,22 +173,21 @@ def refuse_own(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         raise ConfigError("parent: it is the run that this one is made from, and cannot be changed")
 
 
-def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
+def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
     """Make assignments `a.b=value` in a configuration in place, and return it.
 
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
-    the table share stay. So does naming another scenario (`world.scenario=churn`). Raises ConfigError.
+    the table share stay. So does naming another scenario (`world.scenario=churn`). Another model or client method drops
+    `train.mode`, unless an assignment sets it. Raises ConfigError.
     """
-    for text in sets:
-        key = text.partition("=")[0].strip()
+    keys, decided_by = [text.partition("=")[0].strip() for text in sets], _deciding_mode(raw)
+    for text, key in zip(sets, keys, strict=True):
         table = key.removesuffix(".name")
         if key in _NAMES and isinstance(before := raw.get(table), Mapping):
             raw[table] = {k: v for k, v in before.items() if k in _NAMES[key].model_fields}
             assign(raw, text)
             if raw[table]["name"] == before.get("name"):
                 raw[table] = dict(before)
-            if table in _DECIDE_MODE and isinstance(train := raw.get("train"), Mapping):
-                raw["train"] = {k: v for k, v in train.items() if k != "mode"}
         elif key == "world.scenario" and isinstance(before := raw.get("world"), Mapping):
             raw["world"] = dict(before)
             assign(raw, text)
@@ -196,7 +195,19 @@ def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
                 raw["world"].pop("options", None)
     for text in sets:
         assign(raw, text)
+    train, keeps_mode = (
+        raw.get("train"),
+        _deciding_mode(raw) == decided_by or {"train", "train.mode"} & set(keys),
+    )
+    if isinstance(train, Mapping) and not keeps_mode:
+        raw["train"] = {k: v for k, v in train.items() if k != "mode"}
     return raw
+
+
+def _deciding_mode(raw: Mapping[str, Any]) -> list[Any]:
+    """Return the names of the plug-ins that determine the possible batching modes."""
+    tables = [raw.get(table) for table in _DECIDE_MODE]
+    return [table.get("name") if isinstance(table, Mapping) else None for table in tables]
 
 
 @arguments.checked

@@ -64,4 +64,5 @@ def _new_end(run_state: RunState, world: World, plan: Plan, row: int) -> tuple[i
     client, end_us = int(job.clients[0]), int(fates.end_us[0])
     if fates.ok[0]:
         return end_us, int(Kind.ARRIVE), client, row
-    return end_us + plan.dropout.notice_us, int(Kind.LOST), client, row
+    noticed_us = end_us + plan.dropout.notice_us  # with a shorter notice it may lie before the fork
+    return max(noticed_us, run_state.now_us), int(Kind.LOST), client, row

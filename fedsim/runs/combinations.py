@@ -165,7 +165,11 @@ def check_ends(config: RunConfig, world: World) -> None:
     """Refuse a run that would never end, or end without a step."""
     pacing, dropout = config.pacing.pacing(), config.dropout
     empty = config.cost.payload == 0
-    if config.stop.steps is None and {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled):
+    at_deadlines = (
+        pacing.buffer is None and pacing.deadline_us is not None
+    )  # these pass even if jobs take no time
+    no_time = {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled)
+    if config.stop.steps is None and no_time and not at_deadlines:
         none = "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
         raise ConfigError(
             f"stop.steps: required, because the world models no {none}: jobs take zero time, and "
@@ -183,3 +187,19 @@ def check_ends(config: RunConfig, world: World) -> None:
             "dropout.chance: expected less than 1, because the server waits for enough updates before it steps: "
             "1 loses every job, so it would never step"
         )
+    if counts and (names := _drop_all(config)):
+        raise ConfigError(
+            f"adversary: expected a client whose updates arrive, found that {' and '.join(names)} drops those of all "
+            "clients: the server waits for enough updates before it steps, so it would never step"
+        )
+
+
+def _drop_all(config: RunConfig) -> list[str]:
+    """Return the names of the attacks that drop all updates of all clients together; none if some updates arrive."""
+    always = [
+        a
+        for a in config.adversaries()
+        if a.attack().drops and a.chance == 1 and not a.after_us and a.until_us is None and a.steps is None
+    ]
+    dropped = {client for a in always for client in a.clients or ()}
+    return sorted({a.name for a in always}) if len(dropped) == config.task.training_clients else []

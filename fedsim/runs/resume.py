@@ -150,10 +150,13 @@ def _saved(folder: Path, config: RunConfig, step: int | None) -> checkpoint.Stat
     try:
         return checkpoint.read(wanted[-1].path)
     except CheckpointError as error:
-        before = [c for c in saved if c.step < wanted[-1].step]
-        advice = (
-            f"the one before may be whole: fedsim resume {shlex.quote(str(folder))} --step {before[-1].step}"
-            if before
-            else f"there is none before it: remove {folder / checkpoint.FOLDER} and resume to start over"
-        )
+        damaged = wanted[-1]
+        before = [c for c in saved if (c.step, c.jobs) < (damaged.step, damaged.jobs)]
+        if not before:
+            advice = f"there is none before it: remove {folder / checkpoint.FOLDER} and resume to start over"
+        elif before[-1].step == damaged.step:
+            advice = f"the one before, {before[-1].path.name}, may be whole: remove {damaged.path} and resume"
+        else:
+            resume_it = f"fedsim resume {shlex.quote(str(folder))} --step {before[-1].step}"
+            advice = f"the one before may be whole: {resume_it}"
         raise CheckpointError(f"{error}; {advice}") from error

@@ -79,6 +79,9 @@ class Attackers:
         for i in np.flatnonzero(struck.any(axis=0)).tolist():
             update = rows[i, : self._columns]
             update[:], report = self._sent(cohort.job(i), struck[:, i], update, reports.report(i), before[i])
+            report = replace(
+                report, finite=bool(torch.isfinite(rows[i]).all())
+            )  # with the vectors beside the update
             reports.enter(np.array([i]), Reports.of([report]))
         return reports, after
 
@@ -123,7 +126,7 @@ class Attackers:
                 with plugins.contained(f"adversary {name!r}, send"):
                     sent = send(Message(row, report, memory, draws))
                 row, report = _checked(sent, row, name, job).row, sent.report
-        return row, replace(report, finite=bool(torch.isfinite(row).all()))
+        return row, report
 
 
 def relabelled(adversary: Adversary, attack: Attack, y: Tensor, n_classes: int) -> Tensor:

@@ -46,7 +46,8 @@ class Workbench(LoadedModel):
         self._before_is_training = (
             not any(samples) and sgd.epochs == 1 and self.method.train is None and not self.random
         )
-        """Whether a job's only minibatch holds all samples, so that its training loss is the loss before training."""
+        """Whether the only minibatch of a job of at most the configured epochs holds all samples, so that its training
+        loss is the loss before training."""
         attack_seed = spec.seed if spec.attack_seed is None else spec.attack_seed
         self._attackers = (
             Attackers(spec.adversaries, attack_seed, self.y, data.n_classes, len(self.flat))
@@ -69,8 +70,8 @@ class Workbench(LoadedModel):
         local, P = ClientTools(self, job), len(self.flat)
         params, local.received = self._divided(start)
         self.flat.copy_(params)
-        before = math.nan
-        if self.spec.losses and not self.method.reports_loss and not self._before_is_training:
+        before, before_is_training = math.nan, self._before_is_training and job.share <= 1
+        if self.spec.losses and not self.method.reports_loss and not before_is_training:
             loss_rows = self._loss_rows(np.array([job.client]), job.version)
             before = float(self._mean_losses([params], loss_rows, self.sgd.precision)[0])
         trained = self._trained(local, params, kept)
@@ -83,7 +84,7 @@ class Workbench(LoadedModel):
         finite = bool(_finite(out[None])[0])
         if self.method.reports_loss:
             before = trained.loss_before
-        elif self.spec.losses and self._before_is_training:
+        elif self.spec.losses and before_is_training:
             before = trained.loss
         report = Report(before, trained.loss, local.loss_rms, local.batch_rms, after, accuracy, finite)
         return report, trained.kept.cpu() if finite and trained.kept is not None else kept
@@ -229,11 +230,13 @@ class Workbench(LoadedModel):
     def _measure(self, jobs: Jobs, starts: Sequence[Tensor], reports: Reports) -> None:
         """Fill in the losses and accuracies that the spec asks for, and which rows are finite."""
         cohort, rows = jobs.cohort, jobs.rows
-        if self.spec.losses and self._before_is_training:
-            reports.loss_before[:] = reports.loss_train
-        elif self.spec.losses:
-            loss_rows = self._loss_rows(cohort.clients, cohort.versions)
-            reports.loss_before[:] = self._mean_losses(starts, loss_rows, self.sgd.precision)
+        if self.spec.losses:
+            known = (cohort.shares <= 1) & self._before_is_training
+            reports.loss_before[known] = reports.loss_train[known]
+            if len(others := np.flatnonzero(~known)):
+                loss_rows = self._loss_rows(cohort.clients[others], cohort.versions[others])
+                of_others = [starts[i] for i in others.tolist()]
+                reports.loss_before[others] = self._mean_losses(of_others, loss_rows, self.sgd.precision)
         if self.spec.after:
             for i, client in enumerate(cohort.clients.tolist()):
                 self.flat.copy_(starts[i] - rows[i, : len(self.flat)])

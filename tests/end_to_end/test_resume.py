@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import random
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,24 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path: Pa
     with pytest.raises(CheckpointError, match="there is no checkpoint of step 3; there are: 2, 4"):
         resume(folder, step=3, workers=0)
     assert resume(folder, step=2, workers=0).digest == run(small(), tmp_path / "peace").digest
+
+
+def test_a_damaged_checkpoint_is_removed_where_the_one_before_is_of_the_same_step(tmp_path: Path) -> None:
+    """Steps of five updates, and a checkpoint after each instant."""
+    pacing = {"preset": "fedbuff", "concurrency": 6, "buffer": 5}
+    config = small(pacing=pacing, checkpoint={"every_s": 1e-9, "keep": "all"})
+    folder = stopped_at(4, config, tmp_path)
+    saved = checkpoints(folder)
+    last = max(i for i in range(1, len(saved)) if saved[i].step == saved[i - 1].step)
+    for each in saved[last + 1 :]:
+        shutil.rmtree(each.path)
+    (saved[last].path / "state.json").write_text("cut")
+    advice = rf"the one before, {saved[last - 1].path.name}, may be whole: remove \S+{saved[last].path.name} and resume"
+    for step in (None, saved[last].step):
+        with pytest.raises(CheckpointError, match=advice):
+            resume(folder, step=step, workers=0)
+    shutil.rmtree(saved[last].path)
+    assert resume(folder, workers=0).digest == run(small(pacing=pacing), tmp_path / "peace").digest
 
 
 def test_who_goes_on_from_an_earlier_checkpoint_gives_up_those_after_it(tmp_path: Path) -> None:

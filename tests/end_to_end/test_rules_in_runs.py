@@ -65,6 +65,26 @@ def test_rules_of_gradients_refuse_other_training(rule: str, changes: dict[str, 
     prepare(small(algorithm={"name": "fedavg"}, **plain | changes))
 
 
+@pytest.mark.parametrize("mode", ["loop", "dense"])
+def test_losses_are_those_of_the_start_model_however_many_epochs_follow(mode: str, tmp_path: Path) -> None:
+    """With a minibatch of all samples, the loss of a job of several epochs is not that before training."""
+    tables = {}
+    for batch_size in ("full", 10_000):
+        config = small(
+            name=f"{batch_size}",
+            algorithm={"name": "fedfv"},
+            train={"batch_size": batch_size, "epochs": 1, "lr": 0.5, "mode": mode},
+            cost={"completeness": {"mode": "epochs", "low": 1, "high": 4}},
+            stop={"steps": 3},
+        )
+        tables[batch_size] = analysis.open_run(run(config, tmp_path).folder).frame("jobs").set_index("job")
+    full, large = tables.values()
+    assert full.share.max() > 1
+    assert (full.loss_before > 0).any()
+    np.testing.assert_allclose(full.loss_before, large.loss_before, rtol=1e-5)
+    np.testing.assert_allclose(full.loss_train, large.loss_train, rtol=1e-5)
+
+
 @pytest.mark.parametrize("batch_size", ["full", 10_000])
 def test_a_minibatch_that_holds_all_samples_is_the_full_set(batch_size: Any) -> None:
     made = prepare(small(algorithm={"name": "fedsgd"}, train={"batch_size": batch_size}))

@@ -6,7 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
+from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.plan_change import keep_work, move_ends, repace
 from fedsim.engine.state import RunState
 from fedsim.records.checkpoint import State
@@ -45,12 +49,25 @@ def _run_state(
     if child.pacing != config.pacing:
         repace(run_state, before.plan.pacing, after.plan.pacing)
     keep_work(run_state, before.plan.costs.work.samples, after.plan.costs.work.samples)
+    if after.server.algorithm().needs.gradients:
+        _require_single_steps(run_state, after.server.rule)
     if _stop_settings(child) != _stop_settings(config):
         run_state.best, run_state.unimproved, run_state.reached = math.nan, 0, False
     move_ends(run_state, after.world, after.plan, keep_online)
     if frees_places:
         run_state.wake(now_us)
     return run_state
+
+
+def _require_single_steps(run_state: RunState, rule: str) -> None:
+    """Raise ConfigError if a job under way is not one gradient step, as the rule wants."""
+    table = run_state.job_table.table
+    others = table["client"][np.isin(table["status"], (RUNNING, LANDED)) & (table["share"] != 1)]
+    if len(others):
+        raise ConfigError(
+            f"fork: algorithm.name: rule {rule!r} wants one gradient step on all samples of a client, and the job of "
+            f"client {others[0]}, under way at the fork, takes others: fork a run of a rule with the same [train]"
+        )
 
 
 def _stop_settings(config: RunConfig) -> tuple[object, ...]:

@@ -38,6 +38,26 @@ def test_a_dict_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sets", "mode"),
+    [
+        (["model.name=mlp"], "loop"),
+        (['model={name="mlp",hidden=[8]}'], "loop"),
+        (["model.name=softmax"], "auto"),
+        (['model={name="softmax"}'], "auto"),
+        (["client.name=fedprox", "client.mu=0.1"], "auto"),
+        (["model.name=softmax", "train.mode=loop"], "loop"),
+    ],
+)
+def test_another_model_or_client_method_drops_the_mode(sets: list[str], mode: str) -> None:
+    tables = TABLES | {
+        "model": {"name": "mlp", "hidden": [4]},
+        "client": {"name": "plain"},
+        "train": {"mode": "loop"},
+    }
+    assert load_config(tables, sets)[0].train.mode == mode
+
+
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("train.lr", 0.25),

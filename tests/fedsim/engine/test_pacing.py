@@ -17,9 +17,10 @@ from fedsim.engine.pacing import (
     periodic,
     sync,
 )
+from fedsim.records.manifest import read_manifest
 from fedsim.runs.build import prepare
 from fedsim.worlds.trace import Trace
-from small import small
+from small import run, small
 
 FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}
 
@@ -68,6 +69,27 @@ def test_a_server_that_no_update_would_reach_is_refused() -> None:
     assert prepare(small(dropout={"chance": 1, "replace": True})), "rounds without updates are steps"
 
 
+def test_attackers_that_drop_all_updates_are_refused_where_the_server_waits_for_some() -> None:
+    everybody, half, others = (
+        {"name": "drop", "share": 1.0},
+        {"name": "drop", "clients": [*range(6)]},
+        [*range(6, 12)],
+    )
+    for adversary in (everybody, [half, {"name": "drop", "clients": others}]):
+        with pytest.raises(
+            ConfigError, match=r"adversary: .* drop drops those of all clients: the server waits"
+        ):
+            prepare(small(pacing=FEDBUFF, adversary=adversary))
+        assert prepare(small(adversary=adversary)), "rounds without updates are steps"
+    for some in (
+        half,
+        everybody | {"chance": 0.9},
+        everybody | {"until": "1h"},
+        everybody | {"steps": [0, 3]},
+    ):
+        assert prepare(small(pacing=FEDBUFF, adversary=some))
+
+
 @pytest.mark.parametrize("payload", ["0 B", "5 MB"])
 def test_a_clock_that_jobs_would_not_move_is_refused(tmp_path: Path, payload: str) -> None:
     kinds = ["online", "downlink"] if payload == "0 B" else ["online"]
@@ -78,6 +100,9 @@ def test_a_clock_that_jobs_would_not_move_is_refused(tmp_path: Path, payload: st
     with pytest.raises(ConfigError, match=r"stop\.steps: required, .* jobs take zero time"):
         prepare(small(**timeless, stop={"time": "1h"}))
     assert prepare(small(**timeless, stop={"steps": 3, "time": "1h"}))
+    periodic = {"preset": "periodic", "concurrency": 3, "deadline": "10min"}
+    found = run(small(**timeless, pacing=periodic, stop={"time": "1h"}), tmp_path)
+    assert read_manifest(found.folder)["ended_by"] == "time"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsim.common.errors import CheckpointError, ConfigError, FolderError, RunError, TraceError
+from fedsim.common.units import US
 from fedsim.engine.state import Kind, RunState
 from fedsim.execution.actor_pool import RayPool
+from fedsim.invariants import check
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
@@ -243,6 +245,53 @@ def test_jobs_that_would_be_lost_are_used_if_their_client_stays(
         assert new.status[new.job == job.job].tolist() == ["aggregated"]
         versions.append(read_manifest(child.folder)["parent"]["forked_step"])
     assert versions[0] == job.version < versions[1]
+
+
+def test_a_loss_that_a_shorter_notice_puts_before_the_fork_is_noticed_at_once(tmp_path: Path) -> None:
+    world = {"scenario": "churn", "horizon": "2h", "options": {"mean_on": "3min", "mean_off": "2min"}}
+    cost = {"payload": "20 MB", "compute_scale": 120.0}
+    config = small(pacing=BUFFERED, world=world, cost=cost, dropout={"notice": "10min"}, stop={"steps": 12})
+    parent = run(config, tmp_path)
+    jobs = table(parent.folder, "jobs")
+    lost = jobs[jobs.status == "lost"].iloc[3]
+    at_us = int(lost.end_us) + 300 * US
+    child = branch(
+        parent.folder,
+        At(time_us=at_us),
+        "dropout.notice=0",
+        keep_online=[int(lost.client)],
+        out=tmp_path / "child",
+    )
+    steps = table(child.folder, "steps")
+    assert (np.diff(steps.time_us) >= 0).all()
+    assert check(child.folder).violations == ()
+
+
+def test_a_rule_of_gradients_does_not_get_jobs_under_way_that_take_several_steps(tmp_path: Path) -> None:
+    parent = run(small(train={"epochs": 3, "batch_size": 4}), tmp_path)
+    sets = ("algorithm.name=qfedsgd", "train.epochs=1", "train.batch_size=full")
+    with pytest.raises(ConfigError, match=r"rule 'qfedsgd' wants one gradient step .* the job of client \d+"):
+        branch(parent.folder, At(step=4), *sets, out=tmp_path / "child")
+    gradients = run(small(name="g", train={"batch_size": "full"}), tmp_path)
+    assert branch(gradients.folder, At(step=4), sets[0], out=tmp_path / "child").status == "done"
+
+
+def test_a_damaged_checkpoint_does_not_stop_a_fork_that_has_one_before(tmp_path: Path) -> None:
+    parent = run(small(checkpoint={"every_steps": 2, "keep": "all"}), tmp_path)
+    steps, saved = table(parent.folder, "steps"), checkpoints(parent.folder)
+    for each in saved[1:]:
+        (each.path / "state.json").write_text("cut")
+    for number, at in enumerate((At(step=3), At(step=7), At(time_us=int(steps.time_us.iloc[6])))):
+        assert branch(parent.folder, at, out=tmp_path / str(number)).digest == parent.digest
+    (saved[0].path / "state.json").write_text("cut")
+    with pytest.raises(CheckpointError, match=rf"{saved[0].path.name}"):
+        branch(parent.folder, At(step=3), out=tmp_path / "none")
+
+
+def test_naming_the_client_method_that_it_has_changes_nothing(tmp_path: Path) -> None:
+    parent = run(small(train={"mode": "loop"}, client={"name": "plain"}), tmp_path)
+    child = branch(parent.folder, At(step=3), "client.name=plain", out=tmp_path / "child")
+    assert child.digest == parent.digest
 
 
 def test_a_fork_can_be_killed_and_go_on(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
+from fedsim.data.federated_data import Task
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.progress import Progress
 from fedsim.runs.resume import resume
+from fedsim.runs.simulate import simulate
 from fedsim.training.attack import Adversary, Message, attacked
 from fedsim.training.job import Cohort, Report, nth_jobs
 from small import run, small
@@ -43,6 +45,28 @@ def test_who_and_when_are_the_intersection_of_all_that_is_said() -> None:
     )
     assert expected.any()
     np.testing.assert_array_equal(one.strikes(7, cohort), expected)
+
+
+def test_an_attack_does_not_hide_a_vector_that_is_not_finite(tmp_path: Path) -> None:
+    """A client whose training overflows sends a NaN control variate beside the zeros of the attack."""
+    draws, client = np.random.default_rng(0), np.repeat(np.arange(4), [8, 8, 8, 200])
+    task = Task.from_arrays(
+        draws.normal(size=(224, 8)).astype(np.float32), draws.integers(0, 2, 224), client=client
+    )
+    config: dict[str, Any] = {
+        "name": "overflow",
+        "task": {"fractions": [0.75, 0.0, 0.25]},
+        "model": {"name": "mlp", "hidden": [16, 16]},
+        "pacing": {"preset": "sync", "clients": 4},
+        "train": {"batch_size": 4, "weight_decay": 200.0},
+        "client": {"name": "scaffold"},
+        "algorithm": {"name": "scaffold"},
+        "adversary": {"name": "zero", "clients": [3]},
+        "stop": {"steps": 3},
+    }
+    [found] = simulate(config, task=task, out=tmp_path, workers=0)
+    said = analysis.open_run(found.folder).frame("jobs").groupby("client", observed=True).status.agg(set)
+    assert said.tolist() == [{"aggregated"}] * 3 + [{"nonfinite"}]
 
 
 def test_chance_depends_on_seed_client_and_nth_job_alone() -> None:
