@@ -84,7 +84,10 @@ class Dispatcher:
             self._wake_later()
 
     def waits_in_vain(self) -> bool:
-        """Whether no client has worked for two laps of the world in a run without a time limit."""
+        """Whether no client has worked for two laps of the world in a run without a time limit.
+
+        Where several clients must be online together, a lap is one after which all of them are as before.
+        """
         run_state = self.run_state
         if run_state.in_flight or self.plan.stop.time_us is not None:
             return False
@@ -93,7 +96,8 @@ class Dispatcher:
             return False
         arrived_us = run_state.job_table.table["end_us"][waiting].max(initial=0)
         last_us = max(run_state.step_us, run_state.lost_us, arrived_us)
-        return bool(run_state.now_us - last_us > 2 * self.world.lap_us)
+        lap_us = self.world.common_lap_us if self.plan.pacing.least_candidates > 1 else self.world.lap_us
+        return bool(run_state.now_us - last_us > 2 * lap_us)
 
     def _choose_one(self) -> int | None:
         """Choose a client for a single place without listing all candidates.

@@ -77,9 +77,9 @@ class InputCache:
 def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
     """Return the run's world, tied to the data if the configuration says so."""
     sizes, n = data.train.sizes, data.n_clients
-    has_label = counts > 0
-    least = np.where(sizes > 0, has_label.argmax(axis=1), 0)
-    greatest = np.where(sizes > 0, data.n_classes - 1 - has_label[:, ::-1].argmax(axis=1), 0)
+    has_label = counts + label_counts(data, data.valid) > 0
+    least = np.where(has_label.any(axis=1), has_label.argmax(axis=1), 0)
+    greatest = np.where(has_label.any(axis=1), data.n_classes - 1 - has_label[:, ::-1].argmax(axis=1), 0)
     values = (sizes, least, greatest, has_label.sum(axis=1), np.full(n, data.n_classes))
     facts = dict(zip(FACTS, values, strict=True))
     one_to_one = config.world.clients in (None, n)

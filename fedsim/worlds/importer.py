@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,9 +93,12 @@ def import_trace(
     `name` is the importer's; None chooses it by the files' content. Raises TraceError for files that are not accepted,
     ConfigError for an unknown importer or option.
     """
-    sources = [_read(file) for path in paths for file in _files(as_path(path, "paths"))]
-    if not sources:
+    files = [file for path in paths for file in _files(as_path(path, "paths"))]
+    if not files:
         raise TraceError(f"{', '.join(map(str, paths)) or 'nothing'}: expected at least one file")
+    if twice := [file for file, times in Counter(files).items() if times > 1]:
+        raise TraceError(f"{twice[0]}: expected each file once, found it twice")
+    sources = [_read(file) for file in files]
     chosen = guess(sources) if name is None else name
     importer = build_importer(chosen, options or {})
     imported = importer.read(sources)
@@ -159,10 +163,15 @@ def _complaint(source: Source, csv: Importer) -> str:
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+        return sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
     if not path.is_file():
         raise TraceError(f"{path}: there is no such file")
     return [path]
+
+
+def _hidden(path: Path) -> bool:
+    """Return whether a file or a folder above it is hidden, such as `.git` or `.ipynb_checkpoints`."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _read(path: Path) -> Source:

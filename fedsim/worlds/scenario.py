@@ -60,9 +60,10 @@ class Place:
         Raises ConfigError if the fact is unknown, as all are where a world is made without a federation.
         """
         if name not in self._facts:
-            suggestion = closest(name, self._facts) if self._facts else "; fedsim trace make knows no data"
+            suggestion = closest(name, self._facts) if self._facts else ""
             raise ConfigError(
-                f"the scenario needs the fact {name!r} about each client{suggestion}: use it in a run's [world]"
+                f"the scenario needs the fact {name!r} about each client's data{suggestion}: use it in a run's "
+                "[world], without world.clients"
             )
         return self._facts[name]
 
@@ -205,8 +206,9 @@ def make_trace(
 ) -> Trace:
     """Return the trace of a scenario: its name, or `path/to/file.py:factory`, and its options.
 
-    `facts` say what is known of the federation, one entry per client: `n_samples`, `min_label`, `max_label`,
-    `n_labels` (different labels of a client) and `labels` (of the task, the same for all).
+    `facts` say what is known of the federation, one entry per client: `n_samples` for training; `min_label`,
+    `max_label` and `n_labels` (different labels) of the samples for training and validation; `labels` (of the task, the
+    same for all).
 
     If `after_end` is None, the scenario's own holds. The first clients of a larger world are those of a smaller one,
     and a longer horizon begins as a shorter one. Raises ConfigError for an unknown scenario or option and for a missing

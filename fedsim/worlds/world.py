@@ -14,8 +14,10 @@ of `LEAVES`:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -33,6 +35,8 @@ from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Spans, Trace
 _PHASE_KINDS = ("downlink", "compute", "uplink")
 _IDLE_SESSIONS = 1000
 """Sessions without progress after which a paused and resumed job counts as stuck."""
+_MOST_LAPS = 100
+"""Laps of the longest period after which clients of different periods count as online together as before."""
 
 __all__ = ["LEAVES", "PHASES", "UNKNOWNS", "Leave", "Outcome", "Outcomes", "Unknown", "Work", "World"]
 
@@ -77,7 +81,7 @@ class World:
             raise ValueError(f"n_clients: expected at least 1, found {n}")
         self.clients, self.horizon_us, self.leave = n, int(trace.horizon_us), leave
         self.lap_us = max(self.horizon_us, *(int(trace.period_us(kind).max(initial=0)) for kind in KINDS))
-        """The longest period or horizon after which a repeating world begins again."""
+        """The longest time after which a kind of interval of a client begins again."""
         self.after_end: AfterEnd = trace.after_end
         self._end = NEVER if trace.after_end == "repeat" else self.horizon_us
         self._sessions = self._intervals(trace, "online", sessions_of(trace, n, unknown))
@@ -90,6 +94,14 @@ class World:
         )
         """Outcomes of single jobs in plain numbers; None unless `leave` is `abort`."""
         self.unmodelled = tuple(kind for kind in MODELLED if self._series[kind] is None)
+
+    @cached_property
+    def common_lap_us(self) -> int:
+        """The time after which the clients are online together as before, at most 100 times `lap_us`."""
+        laps = np.unique(self._sessions.lap_us[np.unique(self._sessions.client)]).tolist()
+        if self.after_end != "repeat":
+            return self.lap_us
+        return max(self.lap_us, min(math.lcm(*laps), _MOST_LAPS * self.lap_us))
 
     def duration_text(self) -> str:
         """Return how long the world is described, and what happens after that, in words."""
@@ -251,10 +263,11 @@ class World:
     def _lost_at(self, jobs: Jobs, work: Work) -> Ints:
         """Return [k] when chance loses each job: after a share of its duration, or of the duration of a phase.
 
-        These are the durations of an undisturbed job, so that the instant does not depend on faults and leaving.
+        These are the durations of an undisturbed job, so that the instant does not depend on faults and leaving. Of a
+        job that the world's end would cut it lies behind that end.
         """
         k = len(jobs.clients)
-        whole = self._run(jobs, np.full(k, self._end))
+        whole = self._run(jobs, np.full(k, NEVER))
         share = np.clip(np.broadcast_to(np.asarray(work.lost_at, dtype=np.float64), k), 0.0, 1.0)
         phase = np.broadcast_to(np.asarray(work.lost_in), k)
         ends = [np.where(e >= 0, e, whole.end_us) for e in (whole.download_us, whole.compute_us)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from typing import Literal
 
@@ -39,7 +39,7 @@ def flash_states(
     open_end: Literal["drop", "keep"] = "drop",
     no_window: Literal["drop", "keep"] = "drop",
     malformed: Literal["refuse", "drop"] = "refuse",
-    origin: str = "first",
+    origin: str | datetime | date = "first",
 ) -> Importer:
     """Windows in which phones of FLASH's state_traces.json were ready; they repeat after each phone's own length.
 
@@ -48,7 +48,9 @@ def flash_states(
     last line, `no_window` for phones without a window, `malformed` for phones with a line that does not split in two;
     FLASH drops all three. `origin` is the date and time of time 0, or `first` for the earliest line of all.
     """
-    options = _Options(ready, open_end == "keep", no_window == "keep", malformed == "drop", _origin(origin))
+    options = _Options(
+        ready, open_end == "keep", no_window == "keep", malformed == "drop", _origin(str(origin))
+    )
     return Importer(
         recognises=_recognises,
         read=partial(_read, options=options),

@@ -105,8 +105,11 @@ def _plain_table(name: str, table: pa.Table, options: Plain) -> PlainTable:
 
 def _list(table: pa.Table, column: str, name: str) -> list[Any]:
     values: list[Any] = table.column(column).to_pylist()
-    if None in values:
-        raise TraceError(f"{name}, row {values.index(None)}: expected a {column}, found null")
+    for row, value in enumerate(values):
+        if value is None or value != value:  # NaN is what some writers make of null
+            raise TraceError(
+                f"{name}, row {row}: expected a {column}, found {'null' if value is None else value}"
+            )
     return values
 
 

@@ -304,7 +304,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "cap": 0.5,
             "normalise": False,
             "server_lr": 0.5,
-            "lr": beside(0.5, server_lr="clients"),
+            "lr": beside(0.5, server_lr="clients", lr=0.1),
             "decay": 0.5,
             "solver": "cvxpy",
         },

@@ -7,8 +7,11 @@ import pytest
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
+from fedsim.runs.build import prepare
+from fedsim.worlds.client_statistics import time_us
 from fedsim.worlds.world import World
 from made_worlds import HOUR, durations, made
+from small import small
 
 FACTS = {
     "n_samples": [5, 50, 500, 20],
@@ -122,9 +125,30 @@ def test_an_epoch_over_its_own_data_takes_a_client_its_latency():
 @pytest.mark.parametrize("mode", ["YMF", "YFF", "YC", "MDF", "LDF"])
 def test_modes_that_need_data_say_so(mode):
     with pytest.raises(
-        ConfigError, match=r"needs the fact '\w+' about each client; fedsim trace make knows no"
+        ConfigError, match=r"needs the fact '\w+' about each client's data: use it in a run's"
     ):
         made("flgo", {"availability": mode})
+
+
+def test_labels_are_those_of_training_and_validation():
+    """As in FLGo's code; sizes are those of training alone. The world asks for the facts of 20 clients of a run."""
+    config = small(
+        task={"name": "digits", "clients": 20},
+        partition={"name": "dirichlet", "alpha": 0.1},
+        world={
+            "scenario": "flgo",
+            "options": {"availability": "YFF", "beta": 0.9, "round": "1min"},
+            "horizon": "200h",
+        },
+    )
+    built = prepare(config)
+    y = built.data.y
+    labels = [
+        len({*y[built.data.training_rows(k)].tolist(), *y[built.data.valid.rows(k)].tolist()})
+        for k in range(20)
+    ]
+    online = time_us(built.trace.spans("online"), 20) / built.trace.horizon_us
+    np.testing.assert_allclose(online, 0.9 * np.array(labels) / 10 + 0.1, atol=0.02)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ class WorldFit:
             options |= {"leaving": list(self.on.hours), "coming": list(self.off.hours)}
             options["spread_correlation"] = self.spread_correlation
         rounded: dict[str, Any] = _rounded(options | {"devices": dict(self.devices)})
+        rounded["never"] = min(rounded["never"], round(1 - rounded["always"], 10))  # both may be rounded up
         return rounded
 
 

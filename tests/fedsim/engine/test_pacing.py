@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
 from fedsim.engine.pacing import (
     Late,
     Pacing,
@@ -60,6 +61,22 @@ def test_more_candidates_than_are_ever_online_together_are_refused() -> None:
         ConfigError, match=rf"least_candidates: expected at most {most}, as many .* {most + 1}"
     ):
         prepare(small(pacing=pacing | {"least_candidates": most + 1}))
+
+
+def test_clients_of_different_periods_are_waited_for_until_they_meet(tmp_path: Path) -> None:
+    """One is online for an hour every 5 days, the other every 6 days, one day later: first together on day 25."""
+    hour, day = 3600 * US, 86_400 * US
+    Trace.of(
+        [0, 1], [0, day], [hour, day + hour], "online", clients=2, horizon_us=6 * day, after_end="repeat",
+        periods={"online": [5 * day, 6 * day]},
+    ).write(tmp_path / "two.parquet")  # fmt: skip
+    together = {"preset": "sync", "clients": 2, "least_candidates": 2}
+    parts = {"task": {"name": "digits", "clients": 2}, "partition": {"name": "iid"}}
+    config = small(
+        **parts, pacing=together, world={"trace": str(tmp_path / "two.parquet")}, stop={"steps": 2}
+    )
+    manifest = read_manifest(run(config, tmp_path).folder)
+    assert (manifest["ended_by"], manifest["virtual_us"]) == ("steps", 25 * day)
 
 
 def test_a_server_that_no_update_would_reach_is_refused() -> None:

@@ -247,9 +247,11 @@ def test_a_fact_that_nobody_said_is_an_error_that_says_where_it_would_come_from(
         me.fact("n_sample")
         yield env.timeout(1)
 
-    with pytest.raises(ConfigError, match=r"fedsim trace make knows no data: use it in a run's \[world\]"):
+    with pytest.raises(
+        ConfigError, match=r"client's data: use it in a run's \[world\], without world.clients"
+    ):
         world(client)
-    with pytest.raises(ConfigError, match="'n_sample' about each client; did you mean 'n_samples'"):
+    with pytest.raises(ConfigError, match="'n_sample' about each client's data; did you mean 'n_samples'"):
         world(client, facts={"n_samples": np.ones(1)})
 
 

@@ -269,10 +269,11 @@ def test_an_outcome_depends_on_neither_company_nor_order(tiny, t, amounts, rando
             assert alone.ok == together.ok[who.index(client)]
 
 
-def on(n=1, horizon=100 * S, after_end="error", extra=()):
+def on(n=1, horizon=100 * S, after_end="error", extra=(), leave="abort"):
     """Clients that are online all the time, with further rows."""
     rows = [(c, 0, horizon, "online", 1.0) for c in range(n)] + list(extra)
-    return World(Trace.of(*zip(*rows, strict=True), clients=n, horizon_us=horizon, after_end=after_end))
+    trace = Trace.of(*zip(*rows, strict=True), clients=n, horizon_us=horizon, after_end=after_end)
+    return World(trace, leave=leave)
 
 
 def test_a_job_goes_through_download_compute_and_upload():
@@ -461,6 +462,21 @@ def test_chance_loses_a_job_part_of_the_way(lost_in, share, end, phase, uploaded
     outcome = on(horizon=100, extra=extra).outcome(0, 0, Work(100, 10, 100, lost_at=share, lost_in=lost_in))
     assert (outcome.end_us, outcome.phase, outcome.uploaded_bytes) == (end, phase, uploaded)
     assert outcome.ok is (share == 1.0)
+
+
+@pytest.mark.parametrize(("share", "lost_us"), [(0.1, 70), (0.9, 230)])
+def test_chance_counts_the_job_as_if_the_world_went_on(share, lost_us):
+    """A job of 200 us from 50 on, in a world of 100 us."""
+    extra, work = [(0, 0, 100, "compute", 1e-6)], Work(0, 200, 0, lost_at=share)
+    repeating, stopping, ending = (
+        on(horizon=100, extra=extra, after_end=after_end, leave="ignore")
+        for after_end in ("repeat", "stop", "error")
+    )
+    assert repeating.outcome(0, 50, work).end_us == lost_us
+    outcome = stopping.outcome(0, 50, work)
+    assert (outcome.ok, outcome.end_us) == (False, 100)
+    with pytest.raises(TraceError, match=r"the trace ends at .* a job of client 0 would still be running"):
+        ending.outcome(0, 50, work)
 
 
 def test_chance_loses_a_job_that_takes_no_time():

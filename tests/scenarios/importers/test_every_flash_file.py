@@ -1,11 +1,12 @@
 """FLASH's files: states of phones, networks, device tables, measured layers, totals."""
 
 import json
+from datetime import date, datetime
 
 import pytest
 
 import inputs
-from fedsim.common.errors import ConfigError
+from fedsim.common.errors import ConfigError, TraceError
 from fedsim.worlds.importer import build_importer, import_trace
 from fedsim.worlds.world import World
 from published import imported, refused, values, windows
@@ -173,6 +174,16 @@ def test_the_origin_is_checked():
         build_importer("flash_states", {"origin": "yesterday"})
 
 
+@pytest.mark.parametrize(
+    "origin", [date(2020, 1, 28), datetime(2020, 1, 28), "2020-01-28", "2020-01-28 00:00:00"]
+)
+def test_the_origin_may_be_a_date_of_toml(origin):
+    """Which is what an unquoted one on the command line is."""
+    assert build_importer("flash_states", {"origin": origin}).read.keywords["options"].origin == datetime(
+        2020, 1, 28
+    )
+
+
 LAW = {"down_u": 400.0, "down_sigma": 100.0, "up_u": 80.0, "up_sigma": 20.0}
 
 
@@ -266,6 +277,20 @@ def test_a_phone_in_both_files_of_scores_is_one_client():
 
 
 GRID = {"X": [[0.5, 0.5, 0.2, 1.0], [1.0, 1.0, 0.2, 0.2]], "Y": [[1.5], [3.0]]}
+
+
+def test_files_are_read_once_and_hidden_ones_not_at_all(tmp_path):
+    """Jupyter and git keep copies in hidden folders."""
+    for place in ("a", "b", ".ipynb_checkpoints", "a/.git"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "lstm.json").write_text(json.dumps(GRID))
+    assert import_trace([tmp_path]).about.column("id").to_pylist() == ["a", "b"]
+    file = tmp_path / "a" / "lstm.json"
+    for paths in ([file, file], [tmp_path, file]):
+        with pytest.raises(TraceError, match=rf"{file}: expected each file once, found it twice"):
+            import_trace(paths)
+    hidden = tmp_path / "a" / ".git"
+    assert import_trace([hidden]).clients == 1  # a folder that is named is read
 
 
 def test_a_measured_layer_is_a_client_named_by_its_folder():

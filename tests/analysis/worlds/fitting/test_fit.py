@@ -235,6 +235,14 @@ def test_everybody_always_or_never_there() -> None:
     assert "nobody comes or goes" in found.notes[0]
 
 
+@pytest.mark.parametrize("clients", [12, 13, 17, 33])
+def test_rounded_shares_of_all_clients_are_a_world(clients: int) -> None:
+    """32 of 33 and 1 of 33, each rounded up, are more than all."""
+    found = fitted_to(online([(client, 0, DAY) for client in range(clients - 1)], clients, DAY)).options()
+    assert found["always"] + found["never"] <= 1
+    assert make_trace("fitted", found, clients=3, horizon_us=DAY, seed=1).clients == 3
+
+
 def test_too_few_spells_are_said_to_be_too_few() -> None:
     few = online([(0, 10, 20), (0, 30, 40), (0, 60, 70)], 1, 100)
     with pytest.raises(

@@ -5,7 +5,10 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedsim.common.errors import ConfigError
@@ -168,6 +171,11 @@ def test_wrong_parquet_is_refused(tmp_path):
     )
     assert "row 1: expected a client, found null" in refused(
         "parquet", as_parquet(tmp_path, client=["a", None], start=[0, 1], end=[4, 5])
+    )
+    unknown = {"client": np.array([1.0, np.nan]), "start": [0, 1], "end": [4, 5]}
+    pq.write_table(pa.table(unknown), tmp_path / "nan.parquet")  # pandas would write null
+    assert "row 1: expected a client, found nan" in refused(
+        "parquet", {"x": (tmp_path / "nan.parquet").read_bytes()}
     )
     table = as_parquet(tmp_path, client=["b", "a", "a"], start=[0, 5, 0], end=[4, 9, 6])
     assert "row 1, client 'a': online from 5000000 to 9000000 us overlaps" in refused("parquet", table)
