@@ -5,7 +5,8 @@ On arrival of w_k, trained from the model of s steps ago: w <- (1 - α σ(s)) w 
 Deviations and choices:
 - Rows are Δ_k = (model it started from) - w_k, so that the step is w <- w - α σ(s) Δ_k. For s = 0 that is the
   paper's; for s > 0 the paper also pulls the model back, by α σ(s), towards the old one that the client
-  started from. With `rows = "current"` in `[algorithm]`, Δ_k is (current model) - w_k, and the step is the paper's.
+  started from. With `rows = "current"` in `[algorithm]`, Δ_k is (current model) - w_k, and the step of a
+  single update is the paper's.
 - Several updates in one step are added up, each times its own α σ(s). With `rows = "current"` this is not the paper's
   sequence, in which each update shrinks those before it; α σ(s) that add up to more than 1 overshoot.
 - The client's proximal term, ρ/2 ‖x - w‖², is part of local training.

@@ -16,10 +16,10 @@ import pyarrow as pa
 from fedsim import analysis, plugins
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.evaluation import Evaluation, evaluations_in
-from fedsim.analysis.opening.tables import check_rows, read_table, read_world, word_counts
+from fedsim.analysis.opening.tables import WORLD, check_rows, read_table, read_world, word_counts
 from fedsim.common import arguments
 from fedsim.common.arrow_columns import array
-from fedsim.common.errors import FolderError, closest
+from fedsim.common.errors import FolderError, RunError, TraceError, closest
 from fedsim.common.files import from_json, from_toml
 from fedsim.common.paths import as_path
 from fedsim.common.terminal import visible
@@ -27,6 +27,8 @@ from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
 from fedsim.records.schemas import OPTIONAL, TABLES
+from fedsim.worlds.availability import UNKNOWNS, Unknown
+from fedsim.worlds.trace import read_trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +98,26 @@ class Run:
     def world(self) -> pa.Table:
         """The trace that the run saw: client, start_us, end_us, kind, value. Raises FolderError if it is missing."""
         return read_world(self.folder)
+
+    @cached_property
+    def world_digest(self) -> str | None:
+        """Digest of what the run could meet: the trace with its end, and `world.unknown` if a stretch of it is unknown.
+
+        None if the trace of the folder is missing or cannot be read.
+        """
+        try:
+            trace = read_trace(self.folder / WORLD)
+        except (RunError, TraceError):
+            return None
+        return trace.digest() + (f" {self.unknown}" if len(trace.spans("unknown").client) else "")
+
+    @property
+    def unknown(self) -> Unknown:
+        """The policy for unknown stretches of the trace; `offline` if the configuration names none."""
+        section = self.config.get("world")
+        unknown = section.get("unknown") if isinstance(section, dict) else None
+        policy: Unknown = unknown if unknown in UNKNOWNS else "offline"
+        return policy
 
     @property
     def done(self) -> bool:

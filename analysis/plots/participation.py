@@ -13,7 +13,6 @@ from fedsim.analysis.drawing.picture import GREY, Key, Picture, panels, time_uni
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import WORLD
-from fedsim.analysis.statistics.participation import unknown_of
 from fedsim.common.errors import FolderError
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.world import World
@@ -99,7 +98,7 @@ def _online(run: Run, end_us: int, bins: int) -> NDArray[np.bool_]:
     path = run.folder / WORLD
     if not path.is_file():
         raise FolderError(f"{run.folder}: {WORLD} is missing")
-    world = World(read_trace(path), run.training_clients, unknown=unknown_of(run))
+    world = World(read_trace(path), run.training_clients, unknown=run.unknown)
     middles = (2 * np.arange(bins) + 1) * end_us // (2 * bins)
     return np.stack([world.online(int(t)) for t in middles], axis=1)
 

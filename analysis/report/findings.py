@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.run import Run, with_distinct_labels
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Finding
 from fedsim.analysis.report.run_findings import run_findings
@@ -28,4 +28,4 @@ def findings(of: Run | Sequence[Run] | Study) -> tuple[Finding, ...]:
     runs = [of] if isinstance(of, Run) else list(of)
     if not runs:
         raise FolderError("findings need at least one run")
-    return tuple(run_findings(runs))
+    return tuple(run_findings(with_distinct_labels(runs)))

@@ -107,7 +107,7 @@ class _Seen:
 
 
 def _headlines(study: Study) -> tuple[str, str]:
-    """Return the metric of the first sentence and another, of the worst-off clients: those that the study compares."""
+    """Return the metric of the first sentence and one of the worst-off clients, those of `[compare]` before others."""
     wanted = metrics_of(study)
     first = _MEAN if _MEAN in wanted else wanted[0]
     others = [name for name in _WORST if name != first]

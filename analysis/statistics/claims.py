@@ -58,11 +58,10 @@ class ClaimedPair:
         return "holds" if as_claimed else "does not hold"
 
     def p_value(self) -> float:
-        """Return the two-sided p value of the paired t test; for equality, that of the side that the mean lies on.
+        """Return the two-sided p value of the paired t test; NaN below 3 seeds.
 
-        Equality within `d` is tested by two one-sided tests (Schuirmann, 1987). The p value of a mean beyond `d` is the
-        chance of one as far from 0, to either side, if the difference is `d`; at `d` = 0 that of the t test. NaN below
-        3 seeds.
+        Equality within `d`: if the mean is within `d`, that of two one-sided tests (Schuirmann, 1987); else the chance
+        of a mean as far from 0, to either side, if the difference is `d`, which at `d` = 0 is that of the t test.
         """
         if len(self.differences) < FEWEST:
             return math.nan

@@ -15,7 +15,7 @@ from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
 from fedsim.analysis.statistics.waste import USED
 from fedsim.common.errors import ConfigError, FolderError, closest
-from fedsim.worlds.availability import UNKNOWNS, Unknown, sessions_of
+from fedsim.worlds.availability import UNKNOWNS, sessions_of
 from fedsim.worlds.client_statistics import speed, time_us
 from fedsim.worlds.interval_arithmetic import cut, repeated
 from fedsim.worlds.trace import MODELLED, Trace, read_trace
@@ -64,8 +64,12 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
         for label, of_label in enumerate(counts.T):
             frame[f"{_LABEL}{label}"] = of_label
     if (run.folder / WORLD).is_file() and final.split not in UNSEEN_SPLITS:
-        for name, values in _world_columns(run, len(jobs["jobs"])).items():
-            frame[f"about_{name}" if name in frame or _of_labels(name) else name] = values[final.client]
+        columns = _world_columns(run, len(jobs["jobs"]))
+        for name, values in columns.items():
+            free = name
+            while free in frame or _of_labels(free) or (free != name and free in columns):
+                free = f"about_{free}"
+            frame[free] = values[final.client]
     return frame[frame["n"] > 0]
 
 
@@ -108,14 +112,6 @@ def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
     ends = end_us if trace.after_end == "repeat" else min(end_us, trace.horizon_us)
     laps = laps_us(trace, "online")
     return time_us(cut(repeated(sessions, laps, ends), 0, ends), trace.clients) / end_us
-
-
-def unknown_of(run: Run) -> Unknown:
-    """Return the run's policy for unknown stretches of its trace; `offline` if the configuration names none."""
-    section = run.config.get("world")
-    unknown = section.get("unknown") if isinstance(section, dict) else None
-    policy: Unknown = unknown if unknown in UNKNOWNS else "offline"
-    return policy
 
 
 def label_counts(run: Run) -> Ints:
@@ -247,7 +243,7 @@ def _world_columns(run: Run, clients: int) -> dict[str, NDArray[Any]]:
         raise FolderError(
             f"{run.folder}: {WORLD} has {trace.clients} clients, but client {clients - 1} is in the tables"
         )
-    shares = availability(trace, run.virtual_us, unknown_of(run))
+    shares = availability(trace, run.virtual_us, run.unknown)
     columns: dict[str, NDArray[Any]] = {"availability": shares}
     for kind in MODELLED:
         if len(trace.spans(kind).client):

@@ -47,7 +47,7 @@ class SpeedUp:
 
     @property
     def median(self) -> float:
-        """The median of the ratios; NaN without seeds, and of as many zeros as infinities.
+        """The median of the ratios; NaN without seeds, or if half of them are 0 and half are inf.
 
         Of an even number it is the geometric mean of the middle two, so that the baseline's speed-up over the level is
         the reciprocal.
@@ -69,10 +69,10 @@ def time_to_target(study: Study, metric: str, value: float) -> pd.DataFrame:
     """Return one row per finished run: how far it had come when a metric first reached a value.
 
     Columns: one per axis, `seed`, `step`, `time_us`, `bytes`; inf where the run ended before it reached the value. The
-    value is reached at the first evaluation at which the metric is at least `value`, or at most for a metric of which
-    smaller values are better. With the study's `last`, that is the mean of the last evaluations up to there. Raises
-    ConfigError for an unknown metric, FolderError for a run whose folder is missing or that has fewer than
-    `last` evaluations.
+    value is reached at the first evaluation at which the metric is at least `value` but for rounding, or at most for a
+    metric of which smaller values are better. With the study's `last`, that is the mean of the last evaluations up to
+    there. Raises ConfigError for an unknown metric, FolderError for a run whose folder is missing or that has fewer
+    than `last` evaluations.
     """
     import pandas as pd  # imported here: opening a study does not need it
 

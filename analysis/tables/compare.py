@@ -13,15 +13,12 @@ from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.joining import join_runs
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Point
-from fedsim.analysis.opening.tables import WORLD
-from fedsim.analysis.statistics.participation import unknown_of
 from fedsim.analysis.tables.closing import ACCURACIES, fixed, with_status
 from fedsim.common import arguments
-from fedsim.common.errors import FolderError, RunError, TraceError
+from fedsim.common.errors import FolderError
 from fedsim.common.terminal import ruled_table, shown
 from fedsim.common.units import show_bytes
 from fedsim.worlds.client_statistics import HOUR_US
-from fedsim.worlds.trace import read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,7 @@ class Comparison:
     metrics: dict[str, tuple[float, float]]
     """Each metric of the closing table in the first and in the second run."""
     same_world: bool | None
-    """Whether both runs saw the same trace, with the same end and the same `world.unknown`; None if a folder has none.
-    """
+    """Whether `Run.world_digest` is the same; None if the trace of one is missing or cannot be read."""
     at: Point = "end"
     """The point at which the runs were compared."""
     points: tuple[tuple[int, int, int], ...] = ()
@@ -226,9 +222,5 @@ def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation,
 
 
 def _same_world(first: Run, second: Run) -> bool | None:
-    """Return whether traces, what follows their end, and the policy for unknown stretches are the same."""
-    try:
-        a, b = ((read_trace(run.folder / WORLD).digest(), unknown_of(run)) for run in (first, second))
-    except (RunError, TraceError):
-        return None
-    return a == b
+    a, b = first.world_digest, second.world_digest
+    return None if a is None or b is None else a == b

@@ -14,7 +14,6 @@ from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import CONFIG, Run
 from fedsim.analysis.opening.tables import WORLD
-from fedsim.analysis.statistics.participation import unknown_of
 from fedsim.analysis.statistics.waste import USED
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError
@@ -151,7 +150,7 @@ class _History:
             name: jobs[name].to_numpy() for name in jobs.column_names if name not in ("status", "phase")
         }
         sizes, parameters = _sizes(run, n), _parameters(run, columns["download_bytes"])
-        world = World(trace, n, leave=config.dropout.leave, unknown=unknown_of(run))
+        world = World(trace, n, leave=config.dropout.leave, unknown=run.unknown)
         return _History(
             columns,
             np.asarray(jobs["status"].cast("string").to_pylist(), dtype=np.str_),
@@ -251,7 +250,7 @@ def _row(history: _History, choice: _Choice, longest_us: int) -> tuple[int | flo
 def _clients(run: Run) -> int:
     """Return the number of clients that may train."""
     if run.training_clients is None:
-        raise FolderError(f"{run.folder / CONFIG}: task.clients: expected a number of at least 1")
+        raise FolderError(f"{run.folder / CONFIG}: task.clients: expected a number of at least 1, found none")
     return run.training_clients
 
 

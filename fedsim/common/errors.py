@@ -157,7 +157,7 @@ def in_words(message: str) -> str:
     return message
 
 
-def merged(errors: Sequence[Any]) -> list[dict[str, Any]]:
+def one_per_value(errors: Sequence[Any]) -> list[dict[str, Any]]:
     """Merge errors of pydantic about a value of a union type, of which it reports one for each member."""
     merged: list[dict[str, Any]] = []
     for error in errors:

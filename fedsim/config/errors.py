@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import pydantic
 
-from fedsim.common.errors import ConfigError, closest, in_words, merged, short, shown
+from fedsim.common.errors import ConfigError, closest, in_words, one_per_value, short, shown
 from fedsim.common.files import MOST_PARTS, from_toml
 from fedsim.config.suggestions import key_text, missing_hint, name_hint, scenario_option_hint
 
@@ -81,7 +81,9 @@ def validated(model: type[Model], raw: Any, file: Path | str) -> Model:
     try:
         return model.model_validate(raw)
     except pydantic.ValidationError as error:
-        lines = (line for detail in merged(error.errors()) for line in _lines(detail, model, str(file)))
+        lines = (
+            line for detail in one_per_value(error.errors()) for line in _lines(detail, model, str(file))
+        )
         raise ConfigError("\n".join(lines)) from error
 
 

@@ -195,10 +195,8 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
                 raw["world"].pop("options", None)
     for text in sets:
         assign(raw, text)
-    train, keeps_mode = (
-        raw.get("train"),
-        _deciding_mode(raw) == decided_by or {"train", "train.mode"} & set(keys),
-    )
+    train = raw.get("train")
+    keeps_mode = _deciding_mode(raw) == decided_by or not {"train", "train.mode"}.isdisjoint(keys)
     if isinstance(train, Mapping) and not keeps_mode:
         raw["train"] = {k: v for k, v in train.items() if k != "mode"}
     return raw
@@ -206,8 +204,12 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
 
 def _deciding_mode(raw: Mapping[str, Any]) -> list[Any]:
     """Return the names of the plug-ins that determine the possible batching modes."""
-    tables = [raw.get(table) for table in _DECIDE_MODE]
-    return [table.get("name") if isinstance(table, Mapping) else None for table in tables]
+    tables = {table: raw.get(table, {}) for table in _DECIDE_MODE}
+    defaults = {table: _NAMES[f"{table}.name"].model_fields["name"].default for table in tables}
+    return [
+        table.get("name", defaults[key]) if isinstance(table, Mapping) else None
+        for key, table in tables.items()
+    ]
 
 
 @arguments.checked

@@ -1,4 +1,4 @@
-"""`[record]`, `[audit]`, `[checkpoint]` and `[parent]`: what a run writes beside its jobs, steps and evaluations."""
+"""`[record]`, `[audit]`, `[checkpoint]`: what a run writes beside its main tables; `[parent]`: where it comes from."""
 
 from __future__ import annotations
 

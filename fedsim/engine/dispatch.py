@@ -86,7 +86,8 @@ class Dispatcher:
     def waits_in_vain(self) -> bool:
         """Whether no client has worked for two laps of the world in a run without a time limit.
 
-        Where several clients must be online together, a lap is one after which all of them are as before.
+        Where several clients must be online together, a lap is one after which all of them are as before, at most 100
+        times the longest.
         """
         run_state = self.run_state
         if run_state.in_flight or self.plan.stop.time_us is not None:

@@ -65,7 +65,8 @@ class RayPool:
     """Client actors and one server actor. The constructor starts them and returns at once; other calls wait for them.
 
     Args:
-        workers: number of client actors, at least 1; "auto", with an address, takes one per CPU of the cluster.
+        workers: number of client actors, at least 1; "auto" takes one per CPU of the cluster, or of this machine where
+            the pool starts one.
         gpus: whether each actor gets a share of Ray's GPUs; "auto" means yes if Ray has any and torch sees one in this
             process, where the run chooses its device.
         address: "auto" or HOST:PORT of a Ray cluster to join; None uses the one that this process is connected to, or
@@ -98,10 +99,11 @@ class RayPool:
 
     def _start(self) -> Processes:
         workers = self._workers
-        joined = cluster.connect(self._address, cpus=1 if workers == "auto" else workers + 1)
+        started = self._address is None and not cluster.connected()
+        joined = cluster.connect(self._address, cpus=(cores() if workers == "auto" else workers) + 1)
         try:
             if workers == "auto":
-                workers = sum(joined.cpus.values())
+                workers = cores() if started else sum(joined.cpus.values())
             from fedsim.execution.ray_actors import Processes
 
             return Processes.of(joined, workers, _uses_gpus(self._gpus, joined))

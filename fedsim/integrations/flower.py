@@ -10,7 +10,6 @@ clients that are not in a round. The import raises ConfigError if Flower is not 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,7 @@ except ImportError as error:
     ) from error
 
 Arrays = dict[str, NDArray[Any]]
+_STEPS = "local-steps"
 _COLUMNS = {"losses": "loss", "losses_after": "loss-after", "accuracies_after": "accuracy-after"}
 
 
@@ -59,6 +59,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
     Arrays of integers, such as counters of batch normalisation, are averaged by samples. Raises ConfigError for an
     unknown rule or option, for rules that search for the length of a step or that evaluate an average of models, and
     for replies without a metric that the rule needs: `loss`, or `loss-after` and `accuracy-after` of the trained model.
+    `fednova` needs the metric `local-steps`.
     """
 
     def __init__(
@@ -101,10 +102,14 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
         valid = [message for message in replies if not message.has_error()]
         if not valid:
             return None, None
-        seen = len(self._last)
+        before = dict(self._last)
         present = [self._received(message) for message in valid]
-        absent = self._remembered(set(present))
-        combined = self._combined([*present, *absent], len(present), seen)
+        others = before if self._rule.needs.replaced else before.keys() - set(present)
+        remembered = [
+            (node, before[node]) for node in before if node in others and self._counts(before[node])
+        ]
+        rows = [*((node, self._last[node]) for node in present), *remembered]
+        combined = self._combined(rows, len(present), len(before))
         if combined.average is not None:
             raise ConfigError(f"rule {self._name!r} evaluates an average of models, which Flower has not")
         self._after, self._step = combined, self._step + 1
@@ -124,6 +129,8 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
                     f"node {node}: rule {self._name!r} needs the metric {key!r}, found {', '.join(sorted(metrics))}"
                 )
             reported[key] = float(metrics[key])
+        if _STEPS in metrics:
+            reported[_STEPS] = float(metrics[_STEPS])
         rows = [
             np.subtract(self._start[n], arrays[n].numpy(), dtype=np.float64).ravel() for n in self._trained()
         ]
@@ -132,16 +139,18 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
         self._last[node] = _Update(np.concatenate(rows), reported, self._step, before + 1)
         return node
 
-    def _remembered(self, present: set[int]) -> list[int]:
-        """Return the clients outside the round whose last update the rule still uses."""
-        oldest = self._step - self._rule.needs.memory if self._rule.needs.memory else math.inf
-        return [n for n, update in self._last.items() if n not in present and update.step >= oldest]
+    def _counts(self, update: _Update) -> bool:
+        """Return whether the rule still uses an update of an earlier round."""
+        return bool(self._rule.needs.memory) and update.step >= self._step - self._rule.needs.memory
 
-    def _combined(self, nodes: Sequence[int], m: int, seen: int) -> Combined[NDArray[Any]]:
-        updates, after = [self._last[node] for node in nodes], self._after
+    def _combined(self, rows: Sequence[tuple[int, _Update]], m: int, seen: int) -> Combined[NDArray[Any]]:
+        """Combine the updates of nodes, of which the first `m` are those of the round."""
+        (nodes, updates), after = zip(*rows, strict=True), self._after
         columns: dict[str, Any] = {
             column: [u.metrics[key] for u in updates] for column, key in self._keys.items()
         }
+        if all(_STEPS in update.metrics for update in updates):
+            columns["local_steps"] = [round(update.metrics[_STEPS]) for update in updates]
         return combine(
             self._rule,
             np.stack([update.row for update in updates]),
@@ -155,7 +164,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
             state=None if after is None else after.state,
             vectors=None if after is None else after.vectors,
             step=self._step,
-            n_clients=max(len(self._numbers), len(self._online)),
+            n_clients=len(self._numbers.keys() | self._online),
             total_samples=sum(round(u.metrics[self.weighted_by_key]) for u in self._last.values()),
             n_seen=seen,
         )

@@ -17,7 +17,9 @@ from typing import Self
 from fedsim import analysis
 from fedsim.common import arguments
 from fedsim.common.paths import as_path
+from fedsim.records.manifest import read_manifest
 from fedsim.records.recent_rows import Measured
+from fedsim.runs.build import RunSpec
 from fedsim.runs.progress import Progress
 
 _FLUSH_S = 5.0
@@ -28,6 +30,7 @@ class Logger(ABC):
 
     def __init__(self) -> None:
         self._flushed, self._folder = monotonic(), Path()
+        self._spec: RunSpec | None = None
         self._curves: analysis.Curves | None = None
 
     def __enter__(self) -> Self:
@@ -39,22 +42,38 @@ class Logger(ABC):
         if error is None:
             self.close()
         elif self._curves is not None:
-            self._end(self._curves, complete=False)  # the tables may be incomplete
+            if read_manifest(self._folder).get("status") == "done":  # another run, or what follows, failed
+                self.close()
+            else:
+                self._end(self._curves, complete=False)  # the tables may be incomplete
 
     def __call__(self, progress: Progress) -> None:
         """Send what a run has recorded since the last call."""
-        if self._curves is None or progress.folder != self._folder:
-            self.close()
-            self._folder, run = progress.folder, analysis.open_run(progress.folder)
-            self._curves = self._open(run, progress.spec.config.name)
-            self._curves.catch_up(run)  # a resumed run already has rows
+        curves = self._curves if progress.spec is self._spec else None
+        if curves is None:
+            curves = self._curves_of(progress)
         for row in progress.recent_rows.steps:
-            self._curves.step(row)
+            curves.step(row)
         for measured in progress.recent_rows.evaluations:
-            self._curves.evaluation(evaluation_of(measured))
+            curves.evaluation(evaluation_of(measured))
         if monotonic() - self._flushed >= _FLUSH_S:
-            self._curves.flush()
+            curves.flush()
             self._flushed = monotonic()
+
+    def _curves_of(self, progress: Progress) -> analysis.Curves:
+        """Return the curves of a run that was not followed at the last call: new ones, unless it was resumed."""
+        folder, run = progress.folder, analysis.open_run(progress.folder)
+        self._spec, before = progress.spec, self._curves
+        if before is not None and folder == self._folder:
+            if run.manifest.get("resumed"):
+                return before
+            self._end(before, complete=False)  # a run took its place: what followed its last step is gone
+        else:
+            self.close()
+        self._folder = folder
+        curves = self._curves = self._open(run, progress.spec.config.name)
+        curves.catch_up(run)  # a resumed run already has rows
+        return curves
 
     def close(self) -> None:
         """Send the rows that the current run recorded after its last step, and end the tracker's run."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.common.errors import FolderError
 from fedsim.common.files import read_parquet
 from fedsim.config.load import read_existing
@@ -222,10 +222,19 @@ class Evidence:
             )
         sizes = np.ones(self.clients, dtype=np.int64)
         sizes[self.jobs["client"]] = self.jobs["n_samples"]
-        parameters = int(self.jobs["download_bytes"].max(initial=0)) // 4  # an estimate, for want of a model
+        return self.config.costs(sizes, self._parameters(), 1.0, self.trace.about_columns(self.clients))
+
+    def _parameters(self) -> int:
+        """Return the number of the model's parameters, without a model from a whole download. Raises Unchecked."""
         if (self.folder / MODEL).is_file():
-            parameters = int(self.model["params"].size)
-        return self.config.costs(sizes, parameters, 1.0, self.trace.about_columns(self.clients))
+            return int(self.model["params"].size)
+        if self.config.cost.payload is not None:  # nothing depends on it
+            return 0
+        whole = self.jobs["download_bytes"][self.jobs["download_us"] >= 0]
+        if not len(whole):
+            raise Unchecked("needs the size of the model, and no download came to its end")
+        method = plugins.build("client", self.config.client.name, self.config.client.working_options())
+        return int(whole.max()) // (4 * (1 + len(method.receives)))
 
     @cached_property
     def nths(self) -> Ints:

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 import pydantic
 import pydantic_core
 
-from fedsim.common.errors import ConfigError, closest, in_words, merged, shown
+from fedsim.common.errors import ConfigError, closest, in_words, one_per_value, shown
 
 SIZES = (1e-30, 1e30)
 """Least and largest size of a fractional option other than 0, close to the limits of float32."""
@@ -114,7 +114,7 @@ def checked_options(
     try:
         values = options_model(make, tuple(supplied)).model_validate(valid)
     except pydantic.ValidationError as error:
-        problems += [_problem(plugin, detail) for detail in merged(error.errors())]
+        problems += [_problem(plugin, detail) for detail in one_per_value(error.errors())]
     else:
         taken = {key: value for key, value in valid.items() if counted(value, getattr(values, key))}
         problems += [f"{plugin}, option {key!r}: {NO_NUMBER}, found {shown(taken[key])}" for key in taken]

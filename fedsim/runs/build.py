@@ -94,8 +94,8 @@ class RunSpec:
 
         The number depends on GPUs, cores and model, never on a measurement. Several GPUs get one worker each. More
         cores than one process has threads (8) get one worker per core. With fewer cores, this process is at least as
-        fast. The exception is a large model that trains in one thread, because it draws random numbers (dropout): it
-        gets one worker per core.
+        fast. The exception is a large model that trains in one thread, because the model (dropout) or the client
+        method draws random numbers: it gets one worker per core.
         """
         if self.server.device.startswith("cuda"):
             return gpus if gpus > 1 else 0

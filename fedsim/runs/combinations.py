@@ -28,6 +28,7 @@ def check_parts(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, dat
     _check_start(config, server)
     _check_rule(config, server, data, bench.method())
     _check_halves(config, server.algorithm(), bench.method())
+    _check_two_steps(config, bench.method())
     least = config.pacing.pacing().least_candidates
     if least > server.n_clients:
         raise ConfigError(
@@ -43,6 +44,18 @@ def check_parts(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, dat
             f"audit: clients keep state from job to job (client method {config.client.name!r}, or an attack that "
             "replays), and the audit's jobs would change it: use another method, or no audit"
         )
+
+
+def _check_two_steps(config: RunConfig, method: ClientMethod) -> None:
+    """Refuse what two steps by one gradient, taken as one, would apply once."""
+    if not method.plain_step_first:
+        return
+    for key, value in (("momentum", config.train.momentum), ("weight_decay", config.train.weight_decay)):
+        if value:
+            raise ConfigError(
+                f"train.{key}: client method {config.client.name!r} makes two steps by each gradient: expected 0, "
+                f"found {value}"
+            )
 
 
 def _check_start(config: RunConfig, server: ServerSpec) -> None:
@@ -165,9 +178,8 @@ def check_ends(config: RunConfig, world: World) -> None:
     """Refuse a run that would never end, or end without a step."""
     pacing, dropout = config.pacing.pacing(), config.dropout
     empty = config.cost.payload == 0
-    at_deadlines = (
-        pacing.buffer is None and pacing.deadline_us is not None
-    )  # these pass even if jobs take no time
+    # Deadlines pass even if jobs take no time.
+    at_deadlines = pacing.buffer is None and pacing.deadline_us is not None
     no_time = {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled)
     if config.stop.steps is None and no_time and not at_deadlines:
         none = "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
@@ -189,8 +201,8 @@ def check_ends(config: RunConfig, world: World) -> None:
         )
     if counts and (names := _drop_all(config)):
         raise ConfigError(
-            f"adversary: expected a client whose updates arrive, found that {' and '.join(names)} drops those of all "
-            "clients: the server waits for enough updates before it steps, so it would never step"
+            f"adversary: expected some updates to arrive, found that {' and '.join(names)} loses those of all clients: "
+            "the server waits for enough updates before it steps, so it would never step"
         )
 
 

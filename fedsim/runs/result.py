@@ -1,4 +1,4 @@
-"""What `fedsim.simulate` and `fedsim.resume` return."""
+"""What `fedsim.simulate`, `resume`, `fork` and `replay` return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedsim import analysis
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished run."""
+    """A run that is done or was interrupted."""
 
     folder: Path
     status: Literal["done", "interrupted"]

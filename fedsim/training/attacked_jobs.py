@@ -79,10 +79,8 @@ class Attackers:
         for i in np.flatnonzero(struck.any(axis=0)).tolist():
             update = rows[i, : self._columns]
             update[:], report = self._sent(cohort.job(i), struck[:, i], update, reports.report(i), before[i])
-            report = replace(
-                report, finite=bool(torch.isfinite(rows[i]).all())
-            )  # with the vectors beside the update
-            reports.enter(np.array([i]), Reports.of([report]))
+            finite = bool(torch.isfinite(rows[i]).all())  # with the vectors beside the update
+            reports.enter(np.array([i]), Reports.of([replace(report, finite=finite)]))
         return reports, after
 
     def _trained(self, honest: Train, relabel: Relabel, poisoned: Flags, jobs: Jobs) -> Results:

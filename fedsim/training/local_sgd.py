@@ -177,8 +177,16 @@ class ClientTools:
         return training_losses(self.model.sgd.loss, logits, y)
 
     def mean_loss(self, flat: Tensor, rows: Tensor) -> float:
-        """Return the mean loss of the model `flat` [P] on the samples at `rows`, without dropout."""
-        return float(self.model.losses(flat, rows).mean())
+        """Return the mean loss of the model `flat` [P] on the samples at `rows`, without dropout.
+
+        The model in training stays as it is.
+        """
+        trained, training = self.model.flat.clone(), self.model.module.training
+        try:
+            return float(self.model.losses(flat, rows).mean())
+        finally:
+            self.model.flat.copy_(trained)
+            self.model.module.train(training)
 
 
 def _step(weights: Tensors, grads: Tensors, lr: float, sgd: LocalSGD, velocity: list[Tensor] | None) -> None:

@@ -104,6 +104,7 @@ def build_network(name: str, options: Mapping[str, Any], in_shape: Shape, n_clas
     blocks, block_names = _blocks(slots)
     flops, widest = _forward_costs(name, module, in_shape, n_classes)
     _check_buffers(name, module, in_shape)
+    _check_evaluation(name, module, in_shape)
     return Network(
         name, dict(options), in_shape, n_classes, module, slots, blocks, block_names, flops, widest
     )
@@ -182,6 +183,29 @@ def _check_buffers(name: str, module: nn.Module, in_shape: Shape) -> None:
                 f"{_called(name)}: {path} changes while the model trains. It is state outside the parameters, and "
                 "would go from client to client; make it a parameter, or leave it as it is in training"
             )
+
+
+def _check_evaluation(name: str, module: nn.Module, in_shape: Shape) -> None:
+    """Raise ConfigError for a model that draws at random while it is evaluated: its losses would not be repeatable."""
+    outputs = []
+    with _in_mode(module, training=False), torch.no_grad():
+        samples = torch.rand(4, *in_shape)
+        for seed in (1, 2):
+            torch.default_generator.manual_seed(seed)
+            try:
+                outputs.append(module(samples))
+            except (
+                RuntimeError,
+                ValueError,
+                TypeError,
+                IndexError,
+            ):  # it takes other samples than numbers in [0, 1)
+                return
+    if not _equal(*outputs):
+        raise ConfigError(
+            f"{_called(name)}: it draws at random in evaluation mode too, so that losses could not be repeated; pass "
+            "training=self.training to functions such as torch.nn.functional.dropout"
+        )
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

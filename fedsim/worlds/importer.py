@@ -88,7 +88,7 @@ class Importer:
 def import_trace(
     paths: Sequence[Path | str], name: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Trace:
-    """Return the Trace that files of one format, or all files in folders, describe.
+    """Return the Trace that files of one format, or all files in folders but hidden ones, describe.
 
     `name` is the importer's; None chooses it by the files' content. Raises TraceError for files that are not accepted,
     ConfigError for an unknown importer or option.
@@ -96,8 +96,9 @@ def import_trace(
     files = [file for path in paths for file in _files(as_path(path, "paths"))]
     if not files:
         raise TraceError(f"{', '.join(map(str, paths)) or 'nothing'}: expected at least one file")
-    if twice := [file for file, times in Counter(files).items() if times > 1]:
-        raise TraceError(f"{twice[0]}: expected each file once, found it twice")
+    for file, times in Counter(file.resolve() for file in files).items():
+        if times > 1:
+            raise TraceError(f"{file}: expected each file once, found it {times} times")
     sources = [_read(file) for file in files]
     chosen = guess(sources) if name is None else name
     importer = build_importer(chosen, options or {})

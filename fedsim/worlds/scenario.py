@@ -60,10 +60,13 @@ class Place:
         Raises ConfigError if the fact is unknown, as all are where a world is made without a federation.
         """
         if name not in self._facts:
-            suggestion = closest(name, self._facts) if self._facts else ""
+            if self._facts:
+                raise ConfigError(
+                    f"there is no fact {name!r} about each client's data{closest(name, self._facts)}"
+                )
             raise ConfigError(
-                f"the scenario needs the fact {name!r} about each client's data{suggestion}: use it in a run's "
-                "[world], without world.clients"
+                f"the scenario needs the fact {name!r} about each client's data: use it in a run's [world], without "
+                "world.clients"
             )
         return self._facts[name]
 

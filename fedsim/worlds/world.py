@@ -263,8 +263,8 @@ class World:
     def _lost_at(self, jobs: Jobs, work: Work) -> Ints:
         """Return [k] when chance loses each job: after a share of its duration, or of the duration of a phase.
 
-        These are the durations of an undisturbed job, so that the instant does not depend on faults and leaving. Of a
-        job that the world's end would cut it lies behind that end.
+        These are the durations of an undisturbed job, so that the instant does not depend on faults and leaving. A job
+        that would last beyond the end of the world's speeds is not lost before it.
         """
         k = len(jobs.clients)
         whole = self._run(jobs, np.full(k, NEVER))

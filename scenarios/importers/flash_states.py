@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BeforeValidator
 
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US
@@ -33,13 +34,18 @@ from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import Trace
 
 
+def _date_as_text(value: Any) -> Any:
+    """Return a date or time of TOML, which an unquoted one on the command line is, as text."""
+    return str(value) if isinstance(value, date) else value
+
+
 def flash_states(
     *,
     ready: Literal["flash", "charging", "charging_wifi", "idle_charging_wifi"] = "flash",
     open_end: Literal["drop", "keep"] = "drop",
     no_window: Literal["drop", "keep"] = "drop",
     malformed: Literal["refuse", "drop"] = "refuse",
-    origin: str | datetime | date = "first",
+    origin: Annotated[str, BeforeValidator(_date_as_text)] = "first",
 ) -> Importer:
     """Windows in which phones of FLASH's state_traces.json were ready; they repeat after each phone's own length.
 
@@ -48,9 +54,7 @@ def flash_states(
     last line, `no_window` for phones without a window, `malformed` for phones with a line that does not split in two;
     FLASH drops all three. `origin` is the date and time of time 0, or `first` for the earliest line of all.
     """
-    options = _Options(
-        ready, open_end == "keep", no_window == "keep", malformed == "drop", _origin(str(origin))
-    )
+    options = _Options(ready, open_end == "keep", no_window == "keep", malformed == "drop", _origin(origin))
     return Importer(
         recognises=_recognises,
         read=partial(_read, options=options),

@@ -65,6 +65,16 @@ def test_rules_of_gradients_refuse_other_training(rule: str, changes: dict[str, 
     prepare(small(algorithm={"name": "fedavg"}, **plain | changes))
 
 
+@pytest.mark.parametrize("train", [{"momentum": 0.9}, {"weight_decay": 0.1}])
+def test_two_steps_by_one_gradient_have_neither_momentum_nor_decay(train: dict[str, float]) -> None:
+    client = {"name": "ditto_global"}
+    with pytest.raises(
+        ConfigError, match=rf"train.{next(iter(train))}: client method 'ditto_global' makes two steps"
+    ):
+        prepare(small(client=client, train=train))
+    assert prepare(small(client=client))
+
+
 @pytest.mark.parametrize("mode", ["loop", "dense"])
 def test_losses_are_those_of_the_start_model_however_many_epochs_follow(mode: str, tmp_path: Path) -> None:
     """With a minibatch of all samples, the loss of a job of several epochs is not that before training."""

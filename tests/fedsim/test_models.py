@@ -348,6 +348,16 @@ class Detached(nn.Linear):
     def forward(self, x):
         return super().forward(x).detach()
 
+class Drawing(nn.Linear):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5)
+
+class Dropping(nn.Linear):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, training=self.training)
+
+def drawing(*, in_shape, n_classes): return Drawing(4, 3)
+def dropping(*, in_shape, n_classes): return Dropping(4, 3)
 def detached(*, in_shape, n_classes): return Detached(4, 3)
 def in_place(*, in_shape, n_classes): return InPlace(4, 3)
 def rectified(*, in_shape, n_classes):
@@ -378,6 +388,7 @@ def own(tmp_path: Path) -> Path:
         ("lazy", "1.weight has no shape before the first sample: use Linear in place of LazyLinear"),
         ("spectral", r"parametrizations.weight.0._[uv] changes while the model trains. It is state outside"),
         ("counts", "seen changes while the model trains"),
+        ("drawing", "draws at random in evaluation mode too.* pass training=self.training"),
         ("in_place", "changes its input samples in place: write x = x - mean"),
         ("rectified", "changes its input samples in place"),
         ("detached", r"logits that are differentiable .*: leave out detach\(\)"),
@@ -386,6 +397,12 @@ def own(tmp_path: Path) -> Path:
 def test_models_that_cannot_be_federated_are_refused(own: Path, member: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_network(f"{own}:{member}", {}, (4,), 3)
+
+
+def test_a_model_of_ones_own_may_draw_while_it_trains(own: Path) -> None:
+    before = torch.get_rng_state()
+    assert build_network(f"{own}:dropping", {}, (4,), 3).blocks == [(0, 15)]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_model_of_ones_own_may_have_root_and_scalar_parameters(own: Path) -> None:

@@ -1,1 +1,1 @@
-"""The configuration of a study, one file per table."""
+"""The configuration of a study: its tables, axes and seeds."""

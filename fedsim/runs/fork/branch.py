@@ -250,19 +250,15 @@ def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
     A parent that is a fork itself cannot be run from the start: it begins with its first checkpoint. `origin` records
     when it left its own parent. Raises ConfigError if such a parent has no checkpoint from before the fork.
     """
-    damage: CheckpointError | None = None
     for candidate in reversed(checkpoint.checkpoints(parent)):
         if at.step is not None and candidate.step > at.step:
             continue
         try:
             state = checkpoint.read(candidate.path)
-        except CheckpointError as error:  # one before it gives the same fork
-            damage = damage or error
+        except CheckpointError:  # an earlier one, or the start, gives the same fork
             continue
         if at.after(state) or (origin is not None and at.begins(state, origin)):
             return state
-    if damage is not None:
-        raise damage
     if origin is not None and origin.forked_step is not None:
         raise ConfigError(
             f"{parent}: it is a fork itself, and no checkpoint is left from before that: fork {origin.run} instead, or "

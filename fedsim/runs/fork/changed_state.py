@@ -62,11 +62,12 @@ def _run_state(
 def _require_single_steps(run_state: RunState, rule: str) -> None:
     """Raise ConfigError if a job under way is not one gradient step, as the rule wants."""
     table = run_state.job_table.table
-    others = table["client"][np.isin(table["status"], (RUNNING, LANDED)) & (table["share"] != 1)]
+    arrives = (table["status"] == LANDED) | ((table["status"] == RUNNING) & table["ok"].astype(np.bool_))
+    others = table["client"][arrives & (table["share"] != 1)]
     if len(others):
         raise ConfigError(
             f"fork: algorithm.name: rule {rule!r} wants one gradient step on all samples of a client, and the job of "
-            f"client {others[0]}, under way at the fork, takes others: fork a run of a rule with the same [train]"
+            f"client {others[0]}, under way at the fork, takes several: fork a run whose [train] makes one step"
         )
 
 

@@ -1,1 +1,1 @@
-"""What `fedsim plan` tells of a run before it: its events, time and memory."""
+"""What `fedsim plan` says of a run beforehand: its timeline, wall time and memory."""

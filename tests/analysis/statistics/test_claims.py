@@ -130,7 +130,7 @@ def test_equality_is_refuted_to_both_sides(tmp_path: Path) -> None:
     difference = means("fedfv") - means("fedavg")
     assert exact.pairs[0].p_holm == pytest.approx(2 * stats.ttest_1samp(difference, 0).pvalue)
     assert near.pairs[0].p_holm == pytest.approx(
-        2 * stats.ttest_1samp(difference, 2, alternative="greater").pvalue, rel=1e-3
+        2 * stats.ttest_1samp(difference, 2, alternative="greater").pvalue, rel=1e-2
     )
 
 

@@ -95,19 +95,23 @@ def test_clients_are_told_by_what_became_of_them(run: analysis.Run) -> None:
     assert groupings(frame) == ["availability", "compute", "used", "lost", "region", "about_n"]
 
 
-def test_facts_that_are_named_like_labels_are_no_labels(run: analysis.Run) -> None:
+def test_facts_that_are_named_like_labels_or_columns_are_kept_apart(run: analysis.Run) -> None:
     facts = pa.table(
         {
             "label": [*"abcde"],
             "labels": [1, 2, 3, 4, 5],
             "label_quality": ["good", "bad", "good", "bad", None],
+            "n": [1, 2, 3, 4, 5],
+            "about_n": [*"vwxyz"],
         }
     )
     made_trace(about=facts).write(run.folder / "world.parquet")
     frame = clients(run)
-    names = [f"about_{name}" for name in facts.column_names]
+    names = ["about_label", "about_labels", "about_label_quality", "about_n", "about_about_n"]
     assert set(names) <= set(groupings(frame))
-    assert not set(facts.column_names) & set(frame)
+    assert not {"label", "labels", "label_quality"} & set(frame)
+    assert (frame["n"].tolist(), frame["about_n"].tolist()) == ([10, 10, 10, 10, 40], [*"vwxyz"])
+    assert frame["about_about_n"].tolist() == [1, 2, 3, 4, 5]
     assert label_sets(frame) is None
     assert groups(frame, "about_label_quality")["clients"].tolist() == [2, 2, 1]
     assert analysis.run_participation(run)["groups"]["by"].isin(names).any()

@@ -15,6 +15,7 @@ from fedsim import analysis
 from fedsim.analysis.tables.closing import closing
 from fedsim.analysis.tables.compare import Comparison, comparison_table
 from fedsim.common.errors import RunError
+from fedsim.worlds.trace import Trace
 from synthetic_runs import evals_table, jobs_table, steps_table, world_table, write_run
 
 
@@ -128,16 +129,22 @@ def test_a_world_that_ends_otherwise_is_another(key: str, value: object, tmp_pat
     assert analysis.compare(*runs).same_world is False
 
 
-def test_a_world_whose_unknown_stretches_are_taken_otherwise_is_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_the_policy_for_unknown_stretches_makes_another_world_only_if_there_are_some(
+    known: bool, tmp_path: Path
+) -> None:
+    trace = Trace.of(
+        [0, 1], [0, 0], [5, 5], ["online", "online" if known else "unknown"], clients=2, horizon_us=10
+    )
     runs = []
     for unknown in ("offline", "online"):
         folder = write_run(tmp_path / unknown, tables={"evals": evals_table([[0.5, 0.6]])})
-        pq.write_table(world_table([(0, 0, 5)], clients=2, horizon_us=10), folder / "world.parquet")
+        trace.write(folder / "world.parquet")
         config = folder / "config.resolved.toml"
         text = config.read_text(encoding="utf-8")
         config.write_text(text.replace("[world]\n", f'[world]\nunknown = "{unknown}"\n'), encoding="utf-8")
         runs.append(analysis.open_run(folder))
-    assert analysis.compare(*runs).same_world is False
+    assert analysis.compare(*runs).same_world is known
 
 
 def test_arms_with_the_same_label_keep_their_own_numbers(tmp_path: Path) -> None:
@@ -149,6 +156,7 @@ def test_arms_with_the_same_label_keep_their_own_numbers(tmp_path: Path) -> None
     assert [run.label for run in runs] == ["base", "fedfv", "fedfv"]
     rows = [line.split()[:3] for line in shown(analysis.arms_table(runs)).splitlines() if "fedfv" in line]
     assert rows == [["fedfv", "(x/fedfv)", "40.00"], ["fedfv", "(y/fedfv)", "60.00"]]
+    assert analysis.findings(runs) == analysis.findings(analysis.open_all([run.folder for run in runs]))
 
 
 def test_unlike_runs_are_refused_by_client(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_a_dict_is_left_as_it_was() -> None:
     ("sets", "mode"),
     [
         (["model.name=mlp"], "loop"),
+        (["client.name=plain"], "loop"),
         (['model={name="mlp",hidden=[8]}'], "loop"),
         (["model.name=softmax"], "auto"),
         (['model={name="softmax"}'], "auto"),
@@ -51,7 +52,6 @@ def test_a_dict_is_left_as_it_was() -> None:
 def test_another_model_or_client_method_drops_the_mode(sets: list[str], mode: str) -> None:
     tables = TABLES | {
         "model": {"name": "mlp", "hidden": [4]},
-        "client": {"name": "plain"},
         "train": {"mode": "loop"},
     }
     assert load_config(tables, sets)[0].train.mode == mode

@@ -94,7 +94,7 @@ def test_attackers_that_drop_all_updates_are_refused_where_the_server_waits_for_
     )
     for adversary in (everybody, [half, {"name": "drop", "clients": others}]):
         with pytest.raises(
-            ConfigError, match=r"adversary: .* drop drops those of all clients: the server waits"
+            ConfigError, match=r"adversary: .* drop loses those of all clients: the server waits"
         ):
             prepare(small(pacing=FEDBUFF, adversary=adversary))
         assert prepare(small(adversary=adversary)), "rounds without updates are steps"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -111,6 +112,18 @@ def test_shares_of_gpus_are_taken_where_the_run_computes_on_them(
         assert pool.has_gpus == (share > 0)
         assert device_of(device, True, pool) == ("cuda" if share else "cpu")
     assert nodes.closed == 1
+
+
+@pytest.mark.parametrize(("connected", "workers"), [(True, 3), (False, 5)])
+def test_auto_takes_the_cpus_of_the_cluster_or_those_of_the_machine_where_it_starts_one(
+    nodes: Nodes, connected: bool, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster has one CPU and two, the machine five."""
+    answers = chain([connected], repeat(True))  # before the pool has started one, and afterwards
+    monkeypatch.setattr(cluster, "connected", answers.__next__)
+    monkeypatch.setattr("fedsim.execution.actor_pool.cores", lambda: 5)
+    with RayPool("auto") as pool:
+        assert pool.workers == workers
 
 
 def test_a_cluster_without_gpus_is_refused_where_they_are_asked_for(nodes: Nodes) -> None:

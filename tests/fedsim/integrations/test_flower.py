@@ -60,13 +60,17 @@ class Grid:
         return NODES
 
 
-def rounds(strategy: Any, plan: list[dict[int, tuple[int, float, int]]]) -> list[dict[str, Any]]:
+def rounds(
+    strategy: Any,
+    plan: list[dict[int, tuple[int, float, int]]],
+    grid: Any = Grid(),  # noqa: B008
+) -> list[dict[str, Any]]:
     """Play rounds, each by node: seed of its training, loss and samples; return the arrays before and after each."""
     from flwr.app import ConfigRecord
 
     models = [dict(START)]
     for number, of_round in enumerate(plan, start=1):
-        list(strategy.configure_train(number, record(models[-1]), ConfigRecord(), Grid()))
+        list(strategy.configure_train(number, record(models[-1]), ConfigRecord(), grid))
         replies = [
             reply(node, trained(seed, models[-1]), loss=loss, num_examples=n)
             for node, (seed, loss, n) in of_round.items()
@@ -116,6 +120,48 @@ def test_a_rule_with_memory_uses_the_last_updates_of_absent_clients() -> None:
     np.testing.assert_allclose(
         flat(third), flat(second) - np.mean([*remembered, now], axis=0), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("rule", ["fedvarp", "ca2fl", "fedstale"])
+def test_a_rule_may_use_the_earlier_update_of_a_client_that_is_present(rule: str) -> None:
+    """The second round has one of the three clients of the first: its earlier update is replaced, not forgotten."""
+    first, second, third = rounds(strategy(rule), [ROUND, {NODES[1]: (5, 2.0, 30)}])
+    earlier = [flat(first) - flat(trained(seed, first)) for seed in (0, 1, 2)]
+    now = flat(second) - flat(trained(5, second))
+    step = fedsim.combine(
+        rule, np.stack([now, *earlier]), losses=None, n_samples=[30, 10, 30, 20], clients=[1, 0, 1, 2],
+        ages=[0, 1, 1, 1], participations=[2, 1, 1, 1], blocks=SIZES, step=1, n_clients=3, total_samples=60, n_seen=3,
+        state=fedsim.combine(
+            rule, np.stack(earlier), losses=None, n_samples=[10, 30, 20], clients=[0, 1, 2], participations=[1, 1, 1],
+            blocks=SIZES, n_clients=3, total_samples=60, n_seen=0,
+        ).state,
+    )  # fmt: skip
+    np.testing.assert_allclose(flat(third), flat(second) - step.direction, rtol=1e-5, atol=1e-6)
+
+
+def test_the_population_is_all_clients_connected_or_seen() -> None:
+    """Two are connected, and a third took part before."""
+    scaled = strategy("mifa", options={"divisor": "all"})
+    grid = SimpleNamespace(get_node_ids=lambda: [NODES[0], 1234])
+    first, second = rounds(scaled, [{NODES[1]: (0, 1.0, 10)}], grid)
+    update = flat(first) - flat(trained(0, first))
+    np.testing.assert_allclose(flat(second), flat(first) - update / 3, rtol=1e-5, atol=1e-6)
+
+
+def test_local_steps_come_as_a_metric() -> None:
+    nova = strategy("fednova")
+    from flwr.app import ConfigRecord
+
+    list(nova.configure_train(1, record(START), ConfigRecord(), Grid()))
+    replies = [
+        reply(node, trained(node % 5, START), num_examples=10, local_steps=s)
+        for node, s in ((17, 2), (99, 4))
+    ]
+    arrays, _ = nova.aggregate_train(1, replies)
+    rows = np.stack([flat(START) - flat(trained(node % 5, START)) for node in (17, 99)])
+    step = fedsim.combine("fednova", rows, losses=None, n_samples=[10, 10], local_steps=[2, 4], n_clients=3)
+    found = {name: array.numpy() for name, array in arrays.items()}
+    np.testing.assert_allclose(flat(found), flat(START) - step.direction, rtol=1e-5, atol=1e-6)
 
 
 def test_integers_are_averaged_by_samples_and_keep_their_type() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from fedsim.training import local_sgd as descent
 from fedsim.training import minibatches
 from fedsim.training import workbench as local
 from fedsim.training.augmentation import Augment
-from fedsim.training.client_method import ClientMethod
+from fedsim.training.client_method import ClientMethod, Trained
 from fedsim.training.evaluation import EVAL_ROWS, SCORED_ROWS, Samples, chunks_of, per_client
 from fedsim.training.job import Job
 from fedsim.training.minibatches import orders
@@ -130,6 +131,31 @@ def test_a_job_does_not_depend_on_what_was_trained_before(data: FederatedData) -
     used.evaluate(params, "test", 0, 50)
     used.work(job, params, second)
     assert torch.equal(first, second)
+
+
+def test_asking_for_a_loss_leaves_the_model_in_training_as_it_is(data: FederatedData) -> None:
+    def trained(ask: bool) -> tuple[torch.Tensor, list[bool]]:
+        modes: list[bool] = []
+
+        def train(local: Any, begin: torch.Tensor, kept: Any) -> Trained:
+            def objective(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+                losses = local.losses(local.logits(local.weights, batch.x), batch.y)
+                if ask:
+                    assert local.mean_loss(begin, local.rows) > 0
+                modes.append(bench.module.training)
+                return losses.mean(), losses
+
+            return Trained(*local.sgd(begin, objective=objective))
+
+        bench = Workbench(dataclasses.replace(SPEC, sgd=LocalSGD(epochs=2, batch_size=8)), data)
+        bench.method = ClientMethod(train, draws=False)
+        out = torch.empty(bench.columns)
+        bench.work(Job(0, 0, 0, 0), start(), out)
+        return out, modes
+
+    (plain, _), (asked, modes) = trained(False), trained(True)
+    assert torch.equal(asked, plain)
+    assert all(modes)
 
 
 def test_a_method_does_not_depend_on_what_was_done_before(data: FederatedData) -> None:

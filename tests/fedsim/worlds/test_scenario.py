@@ -251,7 +251,9 @@ def test_a_fact_that_nobody_said_is_an_error_that_says_where_it_would_come_from(
         ConfigError, match=r"client's data: use it in a run's \[world\], without world.clients"
     ):
         world(client)
-    with pytest.raises(ConfigError, match="'n_sample' about each client's data; did you mean 'n_samples'"):
+    with pytest.raises(
+        ConfigError, match="no fact 'n_sample' about each client's data; did you mean 'n_samples'"
+    ):
         world(client, facts={"n_samples": np.ones(1)})
 
 

@@ -465,7 +465,7 @@ def test_chance_loses_a_job_part_of_the_way(lost_in, share, end, phase, uploaded
 
 
 @pytest.mark.parametrize(("share", "lost_us"), [(0.1, 70), (0.9, 230)])
-def test_chance_counts_the_job_as_if_the_world_went_on(share, lost_us):
+def test_chance_does_not_lose_a_job_that_outlasts_the_world_before_its_end(share, lost_us):
     """A job of 200 us from 50 on, in a world of 100 us."""
     extra, work = [(0, 0, 100, "compute", 1e-6)], Work(0, 200, 0, lost_at=share)
     repeating, stopping, ending = (

@@ -174,6 +174,12 @@ def test_the_origin_is_checked():
         build_importer("flash_states", {"origin": "yesterday"})
 
 
+@pytest.mark.parametrize("origin", [20200128, 3.5, True])
+def test_the_origin_is_no_number(origin):
+    with pytest.raises(ConfigError, match="option 'origin': Input should be a valid string, found"):
+        build_importer("flash_states", {"origin": origin})
+
+
 @pytest.mark.parametrize(
     "origin", [date(2020, 1, 28), datetime(2020, 1, 28), "2020-01-28", "2020-01-28 00:00:00"]
 )
@@ -286,8 +292,8 @@ def test_files_are_read_once_and_hidden_ones_not_at_all(tmp_path):
         (tmp_path / place / "lstm.json").write_text(json.dumps(GRID))
     assert import_trace([tmp_path]).about.column("id").to_pylist() == ["a", "b"]
     file = tmp_path / "a" / "lstm.json"
-    for paths in ([file, file], [tmp_path, file]):
-        with pytest.raises(TraceError, match=rf"{file}: expected each file once, found it twice"):
+    for paths in ([file, file], [tmp_path, file], [file, tmp_path / "b" / ".." / "a" / "lstm.json"]):
+        with pytest.raises(TraceError, match=rf"{file}: expected each file once, found it 2 times"):
             import_trace(paths)
     hidden = tmp_path / "a" / ".git"
     assert import_trace([hidden]).clients == 1  # a folder that is named is read
