@@ -10,6 +10,8 @@ from fedsim.analysis.statistics.contrasts import Contrast, Verdict
 _NAMED = 3
 """Most names in one clause; the others are counted."""
 _MOST_DIGITS = 4
+_NOTHING = 1e-9
+"""An end of an interval below this is rounding, and counts as 0."""
 FEW_CLIENTS = "too few clients for an interval"
 
 
@@ -50,7 +52,7 @@ def told(contrasts: Sequence[Contrast], claims: Claims) -> str:
 
 def difference(contrast: Contrast, claims: Claims) -> str:
     """Return a difference with its interval, such as `+2.6 points [+0.9, +4.3]`; an end other than 0 is not 0."""
-    ends = contrast.interval or ()
+    ends = [0.0 if abs(end) < _NOTHING else end for end in contrast.interval or ()]
     least = 1 if claims.unit == "points" else 3
     fits = (d for d in range(least, _MOST_DIGITS + 1) if all(round(end, d) or not end for end in ends))
     digits = next(fits, _MOST_DIGITS)
