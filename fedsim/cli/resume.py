@@ -58,7 +58,8 @@ def resume(
         runs = [folder / name for name in _unfinished(folder, arms)]
     _warn_of_changes(runs)
 
-    with training(options, command_line("resume", folder, groups=(options,))) as trained:
+    again = command_line("resume", folder, groups=(options,))
+    with training(options, again, [str(run) for run in runs] if len(runs) > 1 else []) as trained:
         others = {"step": step, "watch": trained, **options.arguments()}
         trained.results = in_turn({str(run): partial(continue_run, run, **others) for run in runs})
 

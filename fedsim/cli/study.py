@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from fedsim import analysis, plugins
 from fedsim.cli.options import Device, Quiet, command_line, count_of, grouped, interrupted
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.errors import ConfigError, Error, RunError
 from fedsim.common.terminal import Terminal, say, shown
 
 if TYPE_CHECKING:
@@ -167,21 +167,26 @@ def _close(outcome: Outcome, again: str) -> None:
     Raises typer.Exit with code 130 after an interrupt, RunError if a cell failed; the command `again` continues.
     """
     opened, console = analysis.open_study(outcome.folder), Terminal()
-    cells = len(opened.cells)
+    cells, trouble = len(opened.cells), None
     try:
         for table in _tables(opened) if outcome.done else ():
             console.print(table)
-    finally:  # clients may lack the column that [compare] groups them by
-        if outcome.failed:
-            console.print(_failures(outcome))
-        digest = f"  digest {opened.digest[:16]}" if opened.digest else ""
-        say(f"study: {outcome.folder}  {outcome.done} of {cells} cells done{digest}")
+    except Error as error:  # clients may lack the column that [compare] groups them by
+        trouble = error
+    if outcome.failed:
+        console.print(_failures(outcome))
+    digest = f"  digest {opened.digest[:16]}" if opened.digest else ""
+    say(f"study: {outcome.folder}  {outcome.done} of {cells} cells done{digest}")
+    if trouble is not None and (outcome.interrupted or outcome.failed):
+        say(f"error: {trouble}", err=True)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     if outcome.failed:
         raise RunError(
             f"{outcome.folder}: {len(outcome.failed)} of {cells} cells failed; repeat them with: {again}"
         )
+    if trouble is not None:
+        raise trouble
 
 
 def _tables(study: analysis.Study) -> Iterable[Table]:

@@ -110,9 +110,9 @@ def without(table: Mapping[str, Any], places: Iterable[str]) -> dict[str, Any]:
         *path, last = place.split(".")
         for step in path:
             if isinstance(below, list | tuple):
-                below = below[int(step)]
-            elif step in below:
-                below = below[step]  # a single table may stand for a list of one
+                below = below[int(step)] if int(step) < len(below) else None
+            elif isinstance(below, dict) and (step in below or not step.isdecimal()):
+                below = below.get(step)  # else a single table stands for a list of one
         if isinstance(below, dict):
             below.pop(last, None)
     return reduced

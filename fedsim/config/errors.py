@@ -21,6 +21,8 @@ _BARE = re.compile(r"=\s*[^\s\"'\[{#=][^\"']*[A-Za-z]")
 _PLACE = re.compile(r"here it is ([a-z_]+)")
 """The table, or the key above the first table, that a hint names."""
 _QUOTED = re.compile(r"'([^']*)'")
+_PART = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^."']*))\s*(\.|$)""")
+"""A part of a dotted key and what follows it."""
 _LONGEST_LINE = 80
 
 
@@ -58,8 +60,8 @@ def assign(config: dict[str, Any], text: str, option: str = "--set") -> None:
     names the `option`.
     """
     path, sign, value = text.partition("=")
-    keys = [key.strip() for key in path.split(".")]
-    if not sign or not all(keys):
+    keys = key_parts(path)
+    if not sign or not keys or not all(keys):
         raise ConfigError(f"{option} {short(text)}: expected KEY=VALUE, such as pacing.buffer=20")
     if len(keys) > MOST_PARTS:
         raise ConfigError(
@@ -71,6 +73,22 @@ def assign(config: dict[str, Any], text: str, option: str = "--set") -> None:
         if not isinstance(table, dict):
             raise ConfigError(f"{option} {text}: {'.'.join(keys[:depth])} is {table!r}, not a table")
     table[keys[-1]] = _value(value.strip())
+
+
+def quoted(part: str) -> str:
+    """Return a part of a dotted key, in quotes if it holds a point."""
+    return f'"{part}"' if "." in part else part
+
+
+def key_parts(key: str) -> list[str]:
+    """Return the parts of a dotted key, as in TOML: in `axes.lr."0.05"` one holds a point. Empty if it is malformed."""
+    parts, match = list[str](), _PART.match(key)
+    while match is not None:
+        parts.append(next(part for part in match.groups()[:3] if part is not None).strip())
+        if not match[4]:
+            return parts
+        match = _PART.match(key, match.end())
+    return []
 
 
 def validated(model: type[Model], raw: Any, file: Path | str) -> Model:

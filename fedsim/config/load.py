@@ -178,7 +178,7 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
 
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
     the table share stay. So does naming another scenario (`world.scenario=churn`). Another model or client method drops
-    `train.mode`, unless an assignment sets it. Raises ConfigError.
+    `train.mode`, another `stop.metric` drops `stop.rising`, unless an assignment sets it. Raises ConfigError.
     """
     keys, decided_by = [text.partition("=")[0].strip() for text in sets], _deciding_mode(raw)
     for text, key in zip(sets, keys, strict=True):
@@ -193,8 +193,17 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
             assign(raw, text)
             if not _same_scenario(before, raw["world"]):
                 raw["world"].pop("options", None)
+    stop = raw.get("stop")
+    watched = stop.get("metric") if isinstance(stop, Mapping) else None
     for text in sets:
         assign(raw, text)
+    stop = raw.get("stop")
+    if (
+        isinstance(stop, Mapping)
+        and stop.get("metric") != watched
+        and {"stop", "stop.rising"}.isdisjoint(keys)
+    ):
+        raw["stop"] = {k: v for k, v in stop.items() if k != "rising"}  # the direction is that of a metric
     train = raw.get("train")
     keeps_mode = _deciding_mode(raw) == decided_by or not {"train", "train.mode"}.isdisjoint(keys)
     if isinstance(train, Mapping) and not keeps_mode:

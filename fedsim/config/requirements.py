@@ -166,6 +166,7 @@ def _or_error(raw: Mapping[str, Any], source: str) -> RunConfig | ConfigError:
 def without_idle(raw: Mapping[str, Any], idle: set[str]) -> dict[str, Any]:
     """Return an equivalent configuration without the keys `idle`, which have no effect."""
     reduced = without(raw, idle - {_LEAVE})
-    if _LEAVE in idle:
-        reduced["dropout"]["leave"] = "ignore"
+    dropout = reduced.get("dropout")
+    if _LEAVE in idle and isinstance(dropout, dict) and dropout.get("leave") == "bernoulli":
+        dropout["leave"] = "ignore"
     return reduced

@@ -14,7 +14,7 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, With
 from fedsim.common.units import US
-from fedsim.config.section import LARGEST, Count, Section, Size, Whole, installed
+from fedsim.config.section import LARGEST, Count, NumberOrShare, Section, Size, Whole, installed
 from fedsim.config.world import Duration
 from fedsim.engine import pacing as presets
 from fedsim.engine.costs import Chance, Completeness, Formula, Jitter, WorkFormula, trace_spread
@@ -29,7 +29,7 @@ class PacingSection(Section):
 
     preset: presets.Preset = "sync"
     """When the server steps and dispatches jobs; docs/pacing.md defines the presets."""
-    clients: Count | Annotated[float, Field(gt=0, lt=1)] | None = None
+    clients: NumberOrShare | None = None
     """Clients of a round, as a number or as a share of the clients that train (`task.clients` without
     `task.unseen`), rounded down and at least 1."""
     extra: Whole | None = None
@@ -46,7 +46,7 @@ class PacingSection(Section):
     """When free places are filled."""
     late: presets.Late | None = None
     """What the server does with jobs still in flight at a step."""
-    minimum: Count | Annotated[float, Field(gt=0, lt=1)] | None = None
+    minimum: NumberOrShare | None = None
     """Fewest updates of a step at the deadline, as a number or as a share of the updates that a step waits for."""
     max_staleness: Whole | None = None
     """Most server steps by which an update may be stale."""

@@ -27,6 +27,7 @@ from fedsim.records.truncation import cut_tables
 from fedsim.runs.fork import At, fork
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, Workers, resources
+from fedsim.runs.result import Result
 from fedsim.runs.session import Session
 from fedsim.worlds.trace import read_trace
 
@@ -120,7 +121,7 @@ def _check_steps(steps: tuple[int, int], most: int | None, folder: Path) -> None
 def _forked(config: RunConfig, place: Path, workers: Workers, device: Device) -> Path:
     parent = config.parent
     assert parent is not None
-    return fork(
+    result = fork(
         parent.run,
         At(time_us=parent.forked_us) if parent.forked_at == "time" else At(step=parent.forked_step),
         parent.changes,
@@ -130,7 +131,15 @@ def _forked(config: RunConfig, place: Path, workers: Workers, device: Device) ->
         workers=workers,
         device=device,
         progress=False,
-    ).folder
+    )
+    _require_done(result)
+    return result.folder
+
+
+def _require_done(result: Result) -> None:
+    """Raise KeyboardInterrupt if a signal stopped a run, which says nothing on whether it repeats."""
+    if result.status != "done":
+        raise KeyboardInterrupt
 
 
 def _run(
@@ -146,7 +155,7 @@ def _run(
         spec = place.prepare(config)
         spec.check_data(read_manifest(folder), folder)
         if steps is None:
-            Session.create(spec, again, place.pool, Stopwatch()).run(lambda progress: None)
+            _require_done(Session.create(spec, again, place.pool, Stopwatch()).run(lambda progress: None))
             return
         earlier = _before(folder, steps[0])
         saved = checkpoint.read(earlier[-1].path) if earlier else None

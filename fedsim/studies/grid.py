@@ -105,14 +105,27 @@ def _whole(study: StudyConfig, source: str) -> Iterator[RunConfig]:
             yield validated(RunConfig, _raw(whole, levels, source, untuned=True), source)
 
 
-def effects_in(study: StudyConfig, source: str) -> tuple[set[str], set[str]]:
+Effect = tuple[str, str | None]
+"""A key, and the plug-in that its table names, if any."""
+
+
+def effects_in(study: StudyConfig, source: str) -> tuple[set[Effect], set[Effect]]:
     """Return the keys that have an effect in some combination of a study, and those that have none in any."""
-    useful: set[str] = set()
-    idle: set[str] = set()
+    useful: set[Effect] = set()
+    idle: set[Effect] = set()
     for config in _whole(study, source):
+        tables = config.resolved()
         for key, lack in lacks_of(config).items():
-            (idle if lack else useful).add(key)
+            (idle if lack else useful).add((key, plugin_in(tables, key)))
     return useful, idle - useful
+
+
+def plugin_in(tables: Mapping[str, Any], key: str) -> str | None:
+    """Return the plug-in that a key's table names; None if it names none."""
+    name = key.partition(".")[0]
+    table = tables.get(name)
+    named = table.get("scenario" if name == "world" else "name") if isinstance(table, Mapping) else None
+    return named if isinstance(named, str) else None
 
 
 def _configs(

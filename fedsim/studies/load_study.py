@@ -10,13 +10,12 @@ from typing import Any
 
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
-from fedsim.common.option_requirements import without
-from fedsim.config.errors import assign, validated
+from fedsim.config.errors import assign, quoted, validated
 from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, tables_of
 from fedsim.config.requirements import without_idle
 from fedsim.config.study.seeds import MOST_SEEDS, seeds_in
 from fedsim.config.study.study import StudyConfig
-from fedsim.studies.grid import effects_in
+from fedsim.studies.grid import effects_in, plugin_in
 from fedsim.studies.key_axis import several
 
 
@@ -38,7 +37,9 @@ def load_study(
         seeds: a number of seeds such as 5, or seeds such as "3,7,9" or [3, 7, 9].
         filled: `filled(raw, source)` completes the tables of the study, named `source` in messages.
     """
-    made = assignments(sets)
+    made = [text.strip() for text in assignments(sets)]
+    if seeds is not None and (given := [text for text in made if text.partition("=")[0].strip() == "seeds"]):
+        raise ConfigError(f"--set {given[0]}: no effect, as --seeds gives the seeds: leave out one of them")
     written, path = tables_of(study, "study")
     if "task" in written and "run" not in written:
         raise ConfigError(
@@ -52,21 +53,33 @@ def load_study(
         raw["seeds"] = seeds_of(seeds) if isinstance(seeds, str) else seeds
     checked = validated(StudyConfig, filled(raw, source), source)
     _check_effects(checked, scaled.get("run", {}), _of_runs(made))
-    return without_idle_keys(checked, before, source) if made else checked
+    if not made:
+        return checked
+    return without_idle_keys(
+        checked, validated(StudyConfig, filled(deepcopy(scaled), source), source), source
+    )
 
 
 def without_idle_keys(study: StudyConfig, before: StudyConfig, source: str) -> StudyConfig:
-    """Return the study without the keys that assignments since `before` have left without effect in all cells."""
+    """Return the study without the keys that assignments since `before` have left without effect in all cells.
+
+    An option goes with its plug-in: another plug-in may have one of the same name.
+    """
     _, idle = effects_in(study, source)
     if not idle:
         return study
-    useful, _ = effects_in(before, source)
-    dropped = idle & useful
+    dropped = idle & effects_in(before, source)[0]
+
+    def reduced(tables: dict[str, Any]) -> dict[str, Any]:
+        of_run = {key: plugin_in(study.run, key) for key, _ in dropped}
+        keys = {key for key, plugin in dropped if (plugin_in(tables, key) or of_run[key]) in (None, plugin)}
+        return without_idle(tables, keys)
+
     axes = {
-        axis: {level: without(tables, dropped) for level, tables in levels.items()}
+        axis: {level: reduced(tables) for level, tables in levels.items()}
         for axis, levels in study.axes.items()
     }
-    return study.model_copy(update={"run": without_idle(study.run, dropped), "axes": axes})
+    return study.model_copy(update={"run": reduced(study.run), "axes": axes})
 
 
 def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str]) -> None:
@@ -74,7 +87,9 @@ def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str])
     combinations = study.combinations()
     for axis, levels in study.axes.items():
         used = {each[axis] for each in combinations}
-        overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items() if level in used}
+        overlays = {
+            f"axes.{axis}.{quoted(level)}": tables for level, tables in levels.items() if level in used
+        }
         check_effect(written, sets, overlays, "run.")
     if study.tune is None:
         return

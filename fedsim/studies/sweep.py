@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -11,7 +12,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import changed, check_effect
 from fedsim.config.study.study import StudyConfig
-from fedsim.studies.key_axis import axis_name, levels_of, several
+from fedsim.studies.key_axis import Level, axis_name, levels_of, several
 from fedsim.studies.load_study import seeds_of, without_idle_keys
 
 _ALONE = {
@@ -36,6 +37,8 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
     written = _configuration(path)
     values = {text.partition("=")[0].strip(): found for text in sets if (found := several(text))}
     fixed = [text for text in sets if not several(text)]
+    if seeds is not None and (given := [text for text in fixed if text.partition("=")[0].strip() == "seed"]):
+        raise ConfigError(f"--set {given[0]}: no effect, as --seeds gives the seeds: leave out one of them")
     run = changed(deepcopy(written), fixed)
     name, seed, arms = run.pop("name", path.stem), run.pop("seed", 0), run.pop("arms", {})
     if isinstance(arms, Mapping):
@@ -44,7 +47,12 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
     for key, each in values.items():
         if reason := _ALONE.get(key.partition(".")[0]):
             raise ConfigError(f"--set {key}: expected one value, found several: {reason}")
-        axes[axis_name(key, axes)] = levels_of(key, each, f"--set {key}")
+        levels = levels_of(key, each, f"--set {key}")
+        if key.endswith(".name"):
+            levels = {
+                level: _with_shared_keys(written, key, tables, fixed) for level, tables in levels.items()
+            }
+        axes[axis_name(key, axes)] = levels
     raw = {"name": name, "seeds": [seed] if seeds is None else seeds_of(seeds), "run": run, "axes": axes}
     if axes and isinstance(first := next(iter(axes.values())), Mapping):
         raw["compare"] = {"axis": next(iter(axes)), "baseline": next(iter(first))}
@@ -56,6 +64,16 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
         "compare": None,
     }
     return without_idle_keys(study, validated(StudyConfig, before, path.name), path.name) if fixed else study
+
+
+def _with_shared_keys(written: dict[str, Any], key: str, level: Level, fixed: Sequence[str]) -> Level:
+    """Return a level that names a plug-in, with the keys of the table that stay, and those of the other assignments."""
+    table = key.removesuffix(".name")
+    named = level.get(table)
+    if "." in table or not isinstance(named, Mapping) or not isinstance(written.get(table), Mapping | None):
+        return level
+    of_table = [text for text in fixed if text.strip().startswith((f"{table}.", f"{table}="))]
+    return {table: changed(deepcopy(written), [f"{key}={json.dumps(named['name'])}", *of_table])[table]}
 
 
 def _configuration(path: Path) -> dict[str, Any]:

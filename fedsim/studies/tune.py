@@ -14,6 +14,7 @@ from rich.table import Table
 from fedsim import analysis
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import ruled_table, shown
+from fedsim.config.errors import quoted
 from fedsim.config.study.axes import levels_in
 from fedsim.config.study.compare import CompareSection
 from fedsim.config.study.study import StudyConfig
@@ -71,7 +72,7 @@ def tuning_study(study: StudyConfig, source: str) -> StudyConfig:
     if lost := [one for one in wanted if one not in left]:
         raise ConfigError(
             f"{source}: tune.levels: skip leaves out each combination of them with {_titled(tune, lost[0])}, so no "
-            f"value can be tried: name other levels, or tune.chosen.{'.'.join(lost[0])}"
+            f"value can be tried: name other levels, or tune.chosen.{'.'.join(map(quoted, lost[0]))}"
         )
     return tuning
 

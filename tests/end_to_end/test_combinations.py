@@ -216,7 +216,8 @@ def test_the_small_world_has_all_that_can_happen() -> None:
 @pytest.mark.parametrize("rule", ["fedavg", "fedlf"])
 @pytest.mark.parametrize("wrapper", plugins.names("wrapper"))
 def test_a_wrapped_rule_goes_with_buffered_pacing(wrapper: str, rule: str, more: dict[str, Any]) -> None:
-    algorithm = {"name": rule, "wrap": [{"name": wrapper}], **more}
+    raw = {"lengths": "raw"} if (rule, wrapper) in {("fedlf", "clipped"), ("fedlf", "discounted")} else {}
+    algorithm = {"name": rule, "wrap": [{"name": wrapper}], **raw, **more}
     reason = REFUSED.get((rule, wrapper))
     if reason:
         with pytest.raises(ValueError, match=f"wrapper '{wrapper}' of rule '{rule}': .*{reason}"):

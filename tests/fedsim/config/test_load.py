@@ -37,6 +37,24 @@ def test_a_dict_is_left_as_it_was() -> None:
     assert before == TABLES | {"algorithm": {"name": "fedfv", "alpha": 0.1}}
 
 
+def test_another_metric_has_its_own_direction() -> None:
+    tables = TABLES | {"stop": {"steps": 8, "metric": "mean_percent", "target": 90, "rising": True}}
+    assert load_config(tables, ["stop.metric=std_percent"])[0].stop.rising is False
+    assert load_config(tables, ["stop.metric=mean_percent"])[0].stop.rising is True
+    assert load_config(tables, ["stop.metric=std_percent", "stop.rising=true"])[0].stop.rising is True
+
+
+@pytest.mark.parametrize("key", ["pacing.clients", "pacing.minimum", "task.unseen"])
+def test_one_as_a_fraction_is_no_number(key: str) -> None:
+    """It would be one client where all may be meant."""
+    periodic = ["pacing.preset=deadline", "pacing.deadline=1min"] if key == "pacing.minimum" else []
+    assert load_config(TABLES, [*periodic, f"{key}=0.5"])
+    with pytest.raises(
+        ConfigError, match=rf"{key}: expected a whole number such as 1, or a share below 1, found 1.0"
+    ):
+        load_config(TABLES, [*periodic, f"{key}=1.0"])
+
+
 @pytest.mark.parametrize(
     ("sets", "mode"),
     [

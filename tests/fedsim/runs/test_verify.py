@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from fedsim.common.files import write_json
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records.manifest import read_manifest
 from fedsim.runs import verify as verifying
+from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At, fork
 from fedsim.runs.verify import verify
 from interrupted_runs import BUFFERED
@@ -40,6 +42,22 @@ def test_a_run_repeats(whole: Path) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_signal_is_no_verdict(
+    whole: Path, forked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fork(whole, At(step=2), out=tmp_path, workers=0).folder if forked else whole
+    between = Checkpointer.between
+
+    def stopped(self: Checkpointer, event_loop: Any) -> None:
+        self.interrupts.asked = True
+        between(self, event_loop)
+
+    monkeypatch.setattr(Checkpointer, "between", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        verify(folder, workers=0)
+
+
 def test_it_repeats_with_workers(whole: Path, one_worker: RayPool) -> None:
     assert set(differences(whole, workers=one_worker).values()) == {""}
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedsim import analysis
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
 from fedsim.config.errors import read_toml
 from fedsim.studies.grid import cells_of
 from fedsim.studies.key_axis import several
@@ -192,4 +193,66 @@ def test_levels_lose_keys_that_an_assignment_leaves_without_effect(tmp_path: Pat
     assert [cell.config.dropout.law for cell in cells_of(load_study(raw), "s")] == ["uniform", "same", "same"]
     study = load_study(raw, sets=["run.dropout.chance=0"])
     assert {cell.config.dropout.law for cell in cells_of(study, "s")} == {"same"}
-    assert {cell.config.dropout.leave for cell in cells_of(study, "s")} == {"ignore"}
+    assert [cell.config.dropout.leave for cell in cells_of(study, "s")] == ["abort", "ignore", "abort"]
+
+
+def study_file(folder: Path, axes: dict[str, Any], **run: Any) -> Path:
+    """Write a study of the small run with these axes."""
+    tables = small(stop={"steps": 2}).resolved()
+    base = {key: value for key, value in tables.items() if key not in ("name", "seed")} | run
+    path = folder / "study.toml"
+    path.write_text(tomli_w.dumps({"name": "s", "seeds": 1, "run": base, "axes": axes}))
+    return path
+
+
+def test_an_assignment_leaves_other_levels_their_own_way_of_leaving(tmp_path: Path) -> None:
+    axes = {"leave": {name: {"dropout": {"leave": name}} for name in ("abort", "bernoulli")}}
+    path = study_file(tmp_path, axes, dropout={"chance": 0.3})
+    cells = cells_of(load_study(path, sets=["run.dropout.chance=0"]), "s")
+    assert [cell.config.dropout.leave for cell in cells] == ["abort", "ignore"]
+    alone = {"loss": {level: {"dropout": {"chance": 0.3, "leave": "bernoulli"}} for level in ("low", "high")}}
+    path = study_file(tmp_path, alone, dropout={})
+    sets = [f"axes.loss.{level}.dropout.chance=0" for level in ("low", "high")]
+    assert {cell.config.dropout.leave for cell in cells_of(load_study(path, sets=sets), "s")} == {"ignore"}
+
+
+def test_an_option_without_effect_is_dropped_of_its_own_plugin_alone(tmp_path: Path) -> None:
+    """`mu` has no effect in fedprox as released, and one in fedcka."""
+    axes = {"method": {name: {"client": {"name": name, "mu": 0.7}} for name in ("fedprox", "fedcka")}}
+    study = load_study(
+        study_file(tmp_path, axes, client={}), sets=["axes.method.fedprox.client.form=released"]
+    )
+    fedprox, fedcka = (cell.config.client.options for cell in cells_of(study, "s"))
+    assert fedprox == {"form": "released"}
+    assert fedcka == {"mu": 0.7}
+
+
+def test_levels_that_name_a_plugin_keep_what_all_share_and_what_is_set(tmp_path: Path) -> None:
+    wrapped = {"name": "fedavg", "wrap": [{"name": "server_opt"}]}
+    path = written(tmp_path, algorithm=wrapped)
+    study = sweep(path, ["algorithm.name=fedavg,fedfv", "algorithm.memory=1min"])
+    for cell in cells_of(study, "s"):
+        assert [wrapper.name for wrapper in cell.config.algorithm.wrap] == ["server_opt"]
+    assert cell.config.algorithm.memory == 60 * US  # of fedfv, the last: fedavg remembers nothing
+    study = sweep(written(tmp_path), ["algorithm.name=fedfv,fedfv_released", "algorithm.alpha=0.5"])
+    assert [cell.config.algorithm.options["alpha"] for cell in cells_of(study, "s")] == [0.5, 0.5]
+    with pytest.raises(ConfigError, match="rule 'fedlf' has no option 'alpha'"):
+        cells_of(sweep(written(tmp_path), ["algorithm.name=fedfv,fedlf", "algorithm.alpha=0.5"]), "s")
+    study = sweep(written(tmp_path, partition={"name": "iid"}), ["task.name=digits,synthetic"])
+    assert [cell.config.task.clients for cell in cells_of(study, "s")] == [12, 12]
+
+
+def test_seeds_are_given_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--set seed=9: no effect, as --seeds gives the seeds"):
+        sweep(written(tmp_path), ["seed=9"], "2")
+    with pytest.raises(ConfigError, match="--set seeds=5: no effect, as --seeds gives the seeds"):
+        load_study(study_file(tmp_path, {}), sets=["seeds=5"], seeds="2")
+
+
+def test_a_level_with_a_point_is_set_in_quotes(tmp_path: Path) -> None:
+    axes = {"lr": {"0.05": {"train": {"lr": 0.05}}, "0.1": {"train": {"lr": 0.1}}}}
+    path = study_file(tmp_path, axes)
+    with pytest.raises(ConfigError, match=r'set it there, such as axes.lr."0.05".train.lr=0.3'):
+        load_study(path, sets=["run.train.lr=0.3"])
+    study = load_study(path, sets=[' axes.lr."0.05".train.lr=0.3'])
+    assert [cell.config.train.lr for cell in cells_of(study, "s")] == [0.3, 0.1]
