@@ -17,6 +17,7 @@ from fedsim.cli.options import WatchedTraining, command_line, interrupted
 from fedsim.common.errors import FolderError, LongRun, SomeFailed
 from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import show_us
+from fedsim.records.profile import PROFILE
 from fedsim.records.run_folder import CLIENTS, WORLD
 from fedsim.runs.progress import Progress, Watch, shown
 from fedsim.runs.result import Result
@@ -174,10 +175,20 @@ def _show(results: Sequence[Result], write_report: bool, took_s: float | None) -
         parent = folders[0].parent if len(folders) > 1 else folders[0]
         say(f"report: {analysis.write_report(runs, parent)}")
     if took_s is not None:
-        for run in runs:
-            console.print()
-            console.print(analysis.profile_table(run))
-            say(f"trace: {run.folder / 'profile.json'}; open it at https://ui.perfetto.dev")
+        _show_profiles(runs, took_s, console)
+
+
+def _show_profiles(runs: Sequence[analysis.Run], took_s: float, console: Terminal) -> None:
+    """Show how each run spent its part of `took_s`; runs that were done before have no profile."""
+    profiled = [run for run in runs if (run.folder / PROFILE).is_file()]
+    for run in runs:
+        if run not in profiled:
+            say(f"{run.label}: no profile, as the run was done already")
+    for run in profiled:
+        console.print()
+        console.print(analysis.profile_table(run))
+        say(f"trace: {run.folder / PROFILE}; open it at https://ui.perfetto.dev")
+    if len(profiled) == len(runs):
         known_s = sum(run.wall_s for run in runs)
         share = f"{100 * known_s / took_s:.1f} % of {took_s:.2f} s on the wall clock"
         say(f"the parts add up to {known_s:.2f} s, {share}")

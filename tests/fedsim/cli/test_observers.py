@@ -14,6 +14,7 @@ from fedsim.cli.main import main
 from fedsim.records.manifest import read_manifest
 from fedsim.records.recorder import Recorder
 from fedsim.runs.session import Session
+from interrupted_runs import stopped_at
 from small import run, small
 
 MARK = "continue with: "
@@ -159,3 +160,27 @@ def test_a_fork_that_has_not_left_its_parent_is_started_again(
     assert sorted(again) == sorted([*command, *QUIET, "--force"])
     called(capsys, *again)
     assert read_manifest(Path("my runs/branch"))["status"] == "done"
+
+
+def test_a_run_that_was_done_already_has_no_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text(tomli_w.dumps(small(stop={"steps": 1}).resolved()))
+    arguments = ("run", path, "--workers", "0", "--out", tmp_path)
+    called(capsys, *arguments)
+    again = called(capsys, *arguments, "--resume", "--profile")
+    assert "no profile, as the run was done already" in again
+    assert "the parts add up" not in again
+    assert "the parts add up" in called(capsys, *arguments, "--force", "--profile")
+
+
+def test_several_arms_that_are_resumed_are_all_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first of two interrupted arms is interrupted again: the command that continues is that for both."""
+    for arm in ("a", "b"):
+        stopped_at(2, small(name=f"exp/{arm}", stop={"steps": 4}), tmp_path)
+    (tmp_path / "exp" / "arms.json").write_text('{"arms": ["a", "b"]}')
+    printed = interrupted(capsys, "resume", tmp_path / "exp", *QUIET)
+    assert printed.rpartition(MARK)[2].split()[:3] == ["fedsim", "resume", str(tmp_path / "exp")]
