@@ -28,7 +28,7 @@ from fedsim.config.section import (
     Seed,
     Whole,
     clients_in,
-    not_all,
+    no_whole_float,
 )
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
@@ -62,7 +62,7 @@ class TaskSection(PluginSection):
     """Shares of each client's samples for training, validation and testing."""
     shuffle: bool = True
     """Shuffle each client's samples before they are split. False keeps the order of the partitioner."""
-    unseen: Annotated[Whole | Annotated[float, Field(ge=0, lt=1)], BeforeValidator(not_all)] = 0
+    unseen: Annotated[Whole | Annotated[float, Field(ge=0, lt=1)], BeforeValidator(no_whole_float)] = 0
     """Unseen clients, which never train and on which each evaluation also measures the model: a number, or a share of
     `clients`, rounded down and at least 1. The seed draws them."""
 

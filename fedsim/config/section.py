@@ -101,14 +101,14 @@ Metric = Annotated[str, AfterValidator(partial(installed, "metric"))]
 Scenario = Annotated[str, AfterValidator(partial(installed, "scenario"))]
 
 
-def not_all(value: Any) -> Any:
+def no_whole_float(value: Any) -> Any:
     """Refuse whole numbers written as fractions, such as 1.0, which could be meant as a share or as a number."""
     if isinstance(value, float) and value >= 1 and value.is_integer():
         raise ValueError(f"expected a whole number such as {int(value)}, or a share below 1, found {value}")
     return value
 
 
-NumberOrShare = Annotated[Count | Annotated[float, Field(gt=0, lt=1)], BeforeValidator(not_all)]
+NumberOrShare = Annotated[Count | Annotated[float, Field(gt=0, lt=1)], BeforeValidator(no_whole_float)]
 """A number of at least 1, or a share above 0 and below 1."""
 
 
