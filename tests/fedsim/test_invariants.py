@@ -20,6 +20,7 @@ from fedsim.common.errors import FolderError
 from fedsim.config.load import load_config
 from fedsim.invariants import Verdict, check, invariants
 from fedsim.records.schemas import CLIENT_FACTS, TABLES
+from fedsim.runs.progress import Progress
 from fedsim.runs.simulate import simulate
 from fedsim.worlds.trace import read_trace
 from small import run, small
@@ -572,3 +573,27 @@ def test_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
     folder = run(small(stop={"steps": 3}), tmp_path, watch=look).folder
     assert refused
     assert not check(folder).violations
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client": {"name": "scaffold"}, "algorithm": {"name": "scaffold"}, "cost": {}},
+        {
+            "pacing": {"preset": "deadline", "clients": 4, "deadline": "1min"},
+            "dropout": {"chance": 1, "within": "download"},
+            "cost": {},
+        },
+    ],
+    ids=["vectors beside the model", "no whole download"],
+)
+def test_a_run_without_its_model_raises_no_alarm(changes: dict[str, Any], tmp_path: Path) -> None:
+    """The size of the model is that of a whole download, with the vectors beside it, or not known."""
+
+    def interrupting(progress: Progress) -> None:
+        if progress.run_state.step == 3:
+            raise KeyboardInterrupt
+
+    result = run(small(**changes), tmp_path, watch=interrupting)
+    assert result.status == "interrupted"
+    assert check(result.folder).violations == ()
