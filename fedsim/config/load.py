@@ -33,8 +33,8 @@ _NAMES = {
     if issubclass(table, PluginSection)
 }
 """The tables of the keys that name a plug-in."""
-_DECIDE_MODE = ("model", "client")
-"""Tables that determine the possible batching modes: naming another plug-in in them drops `train.mode`."""
+_CHOSEN_FOR = {"train.mode": ("model.name", "client.name"), "stop.rising": ("stop.metric",)}
+"""Keys that go when one of these has another value: they were chosen for the former one."""
 
 
 def load_config(config: Source, sets: Sets = ()) -> list[RunConfig]:
@@ -177,10 +177,11 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
     """Make assignments `a.b=value` in a configuration in place, and return it.
 
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
-    the table share stay. So does naming another scenario (`world.scenario=churn`). Another model or client method drops
-    `train.mode`, another `stop.metric` drops `stop.rising`, unless an assignment sets it. Raises ConfigError.
+    the table share stay. So does naming another scenario (`world.scenario=churn`). Keys that were chosen for another
+    plug-in or metric go too, unless an assignment sets them. Raises ConfigError.
     """
-    keys, decided_by = [text.partition("=")[0].strip() for text in sets], _deciding_mode(raw)
+    keys = [text.partition("=")[0].strip() for text in sets]
+    before_sets = {key: [_value_at(raw, other) for other in others] for key, others in _CHOSEN_FOR.items()}
     for text, key in zip(sets, keys, strict=True):
         table = key.removesuffix(".name")
         if key in _NAMES and isinstance(before := raw.get(table), Mapping):
@@ -193,32 +194,22 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
             assign(raw, text)
             if not _same_scenario(before, raw["world"]):
                 raw["world"].pop("options", None)
-    stop = raw.get("stop")
-    watched = stop.get("metric") if isinstance(stop, Mapping) else None
     for text in sets:
         assign(raw, text)
-    stop = raw.get("stop")
-    if (
-        isinstance(stop, Mapping)
-        and stop.get("metric") != watched
-        and {"stop", "stop.rising"}.isdisjoint(keys)
-    ):
-        raw["stop"] = {k: v for k, v in stop.items() if k != "rising"}  # the direction is that of a metric
-    train = raw.get("train")
-    keeps_mode = _deciding_mode(raw) == decided_by or not {"train", "train.mode"}.isdisjoint(keys)
-    if isinstance(train, Mapping) and not keeps_mode:
-        raw["train"] = {k: v for k, v in train.items() if k != "mode"}
+    for key, others in _CHOSEN_FOR.items():
+        table, _, name = key.partition(".")
+        same = [_value_at(raw, other) for other in others] == before_sets[key]
+        if not same and isinstance(raw.get(table), Mapping) and {table, key}.isdisjoint(keys):
+            raw[table] = {k: v for k, v in raw[table].items() if k != name}
     return raw
 
 
-def _deciding_mode(raw: Mapping[str, Any]) -> list[Any]:
-    """Return the names of the plug-ins that determine the possible batching modes."""
-    tables = {table: raw.get(table, {}) for table in _DECIDE_MODE}
-    defaults = {table: _NAMES[f"{table}.name"].model_fields["name"].default for table in tables}
-    return [
-        table.get("name", defaults[key]) if isinstance(table, Mapping) else None
-        for key, table in tables.items()
-    ]
+def _value_at(raw: Mapping[str, Any], place: str) -> Any:
+    """Return the value of a key such as `client.name`, by default that of its table's model."""
+    table, _, name = place.partition(".")
+    (model,) = models_in(RunConfig.model_fields[table].annotation)
+    given = raw.get(table, {})
+    return given.get(name, model.model_fields[name].default) if isinstance(given, Mapping) else None
 
 
 @arguments.checked
