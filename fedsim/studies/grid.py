@@ -114,8 +114,9 @@ def effects_in(study: StudyConfig, source: str) -> tuple[set[Effect], set[Effect
     useful: set[Effect] = set()
     idle: set[Effect] = set()
     for config in _whole(study, source):
-        tables = config.resolved()
-        for key, lack in lacks_of(config).items():
+        lacks = lacks_of(config)
+        tables = config.resolved() if lacks else {}
+        for key, lack in lacks.items():
             (idle if lack else useful).add((key, plugin_in(tables, key)))
     return useful, idle - useful
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -55,20 +55,21 @@ def load_study(
     _check_effects(checked, scaled.get("run", {}), _of_runs(made))
     if not made:
         return checked
-    return without_idle_keys(
-        checked, validated(StudyConfig, filled(deepcopy(scaled), source), source), source
-    )
+    return without_idle_keys(checked, lambda: filled(deepcopy(scaled), source), source)
 
 
-def without_idle_keys(study: StudyConfig, before: StudyConfig, source: str) -> StudyConfig:
-    """Return the study without the keys that assignments since `before` have left without effect in all cells.
+def without_idle_keys(
+    study: StudyConfig, before: Callable[[], Mapping[str, Any]], source: str
+) -> StudyConfig:
+    """Return the study without the keys that assignments have left without effect in all cells.
 
-    An option goes with its plug-in: another plug-in may have one of the same name.
+    `before` returns the tables before them. An option goes with its plug-in: another plug-in may have one of the same
+    name.
     """
     _, idle = effects_in(study, source)
     if not idle:
         return study
-    dropped = idle & effects_in(before, source)[0]
+    dropped = idle & effects_in(validated(StudyConfig, before(), source), source)[0]
 
     def reduced(tables: dict[str, Any]) -> dict[str, Any]:
         of_run = {key: plugin_in(study.run, key) for key, _ in dropped}

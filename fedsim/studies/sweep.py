@@ -63,7 +63,7 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
         "axes": {"arm": arms_before} if arms_before else {},
         "compare": None,
     }
-    return without_idle_keys(study, validated(StudyConfig, before, path.name), path.name) if fixed else study
+    return without_idle_keys(study, lambda: before, path.name) if fixed else study
 
 
 def _with_shared_keys(written: dict[str, Any], key: str, level: Level, fixed: Sequence[str]) -> Level:
@@ -72,8 +72,7 @@ def _with_shared_keys(written: dict[str, Any], key: str, level: Level, fixed: Se
     named = level.get(table)
     if "." in table or not isinstance(named, Mapping) or not isinstance(written.get(table), Mapping | None):
         return level
-    of_table = [text for text in fixed if text.strip().startswith((f"{table}.", f"{table}="))]
-    return {table: changed(deepcopy(written), [f"{key}={json.dumps(named['name'])}", *of_table])[table]}
+    return {table: changed(deepcopy(written), [f"{key}={json.dumps(named['name'])}", *fixed])[table]}
 
 
 def _configuration(path: Path) -> dict[str, Any]:
