@@ -99,10 +99,10 @@ class RayPool:
 
     def _start(self) -> Processes:
         workers = self._workers
-        started = self._address is None and not cluster.connected()
         joined = cluster.connect(self._address, cpus=(cores() if workers == "auto" else workers) + 1)
         try:
             if workers == "auto":
+                started = self._address is None and joined.owned
                 workers = cores() if started else sum(joined.cpus.values())
             from fedsim.execution.ray_actors import Processes
 

@@ -18,6 +18,7 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError, short
 from fedsim.common.rng import torch_seed
 from fedsim.common.units import show_bytes
+from fedsim.training.modes import may_draw
 
 Shape = tuple[int, ...]
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -187,6 +188,8 @@ def _check_buffers(name: str, module: nn.Module, in_shape: Shape) -> None:
 
 def _check_evaluation(name: str, module: nn.Module, in_shape: Shape) -> None:
     """Raise ConfigError for a model that draws at random while it is evaluated: its losses would not be repeatable."""
+    if not may_draw(module):
+        return
     outputs = []
     with _in_mode(module, training=False), torch.no_grad():
         samples = torch.rand(4, *in_shape)

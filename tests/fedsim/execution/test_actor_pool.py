@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -46,7 +45,7 @@ class Nodes:
     """A cluster of two nodes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.gpus, self.shares, self.closed = 0, list[float](), 0
+        self.gpus, self.shares, self.closed, self.owned = 0, list[float](), 0, False
         cluster.load(None)  # with the environment that it needs for all later tests of the same process
         monkeypatch.setattr(cluster, "load", lambda address: None)
         monkeypatch.setattr(cluster, "connected", lambda: True)
@@ -62,7 +61,12 @@ class Nodes:
     def connect(self) -> Any:
         there = cluster.Cluster(True, {"a": 1, "b": 2}, self.gpus, "a")
         return SimpleNamespace(
-            cpus=there.cpus, gpus=there.gpus, node=there.node, places=there.places, close=self.close
+            owned=self.owned,
+            cpus=there.cpus,
+            gpus=there.gpus,
+            node=there.node,
+            places=there.places,
+            close=self.close,
         )
 
     def close(self) -> None:
@@ -119,8 +123,7 @@ def test_auto_takes_the_cpus_of_the_cluster_or_those_of_the_machine_where_it_sta
     nodes: Nodes, connected: bool, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cluster has one CPU and two, the machine five."""
-    answers = chain([connected], repeat(True))  # before the pool has started one, and afterwards
-    monkeypatch.setattr(cluster, "connected", answers.__next__)
+    nodes.owned = not connected
     monkeypatch.setattr("fedsim.execution.actor_pool.cores", lambda: 5)
     with RayPool("auto") as pool:
         assert pool.workers == workers
