@@ -21,7 +21,7 @@ from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.files import cannot_make, remove_folder, write_json, write_parquet, write_text
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import FORMAT, MANIFEST
-from fedsim.records.schemas import CLIENT_FACTS
+from fedsim.records.schemas import CLIENT_FACTS, OPTIONAL
 from fedsim.worlds.trace import Trace
 
 CONFIG, WORLD, CLIENTS, ARMS = "config.resolved.toml", "world.parquet", "clients.parquet", "arms.json"
@@ -94,6 +94,12 @@ def make_folder(path: Path, kind: Kind = "run", *, force: bool, manifest: Mappin
         beside.rename(path)
     except OSError as error:
         raise cannot_make(path, "the folder of the run", error) from error
+
+
+def optional_tables(config: RunConfig) -> list[str]:
+    """Return the optional tables that the configuration asks for."""
+    wanted = {"conflicts": config.record.conflicts != "off", "audit": config.audit.every > 0}
+    return [table for table in OPTIONAL if wanted[table]]
 
 
 def check_free(path: Path, kind: Kind = "run", *, force: bool) -> None:

@@ -15,6 +15,7 @@ from fedsim import plugins
 from fedsim.common import threads
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.rng import rng
+from fedsim.config.given import digests_in
 from fedsim.config.memory import MemorySection
 from fedsim.config.requirements import refuse_idle
 from fedsim.config.run import RunConfig
@@ -71,6 +72,26 @@ class RunSpec:
                 f"{folder}: the data of task {self.config.task.name!r} are not those of the run: expected the digest "
                 f"{before}, found {self.data.digest}; restore the files of the task, or run in another folder"
             )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the manifest says of the run itself, which is known before it begins."""
+        config, unseen = self.config, self.data.unseen
+        return {
+            "name": config.name,
+            "label": config.label,
+            "seed": config.seed,
+            "parent": config.parent and config.parent.model_dump(mode="json", exclude_none=True),
+            "rule": config.algorithm.name,
+            "selector": config.selection.name,
+            "pacing": config.pacing.preset,
+            "clairvoyant": self.plan.selector.clairvoyant,
+            "adversaries": [
+                {"name": a.name, "clients": list(a.clients or ())} for a in self.bench.adversaries
+            ],
+            "unseen": [] if unseen is None else unseen.numbers.tolist(),
+            "data": self.data.digest,
+            "given": digests_in(config),
+        }
 
     def outlives(self, until_us: int | None) -> str:
         """Return a warning if a run until then outlasts its world, with what follows the horizon; else `""`."""

@@ -20,7 +20,6 @@ from fedsim.common.machine import peak_bytes
 from fedsim.common.signals import Interrupts
 from fedsim.common.stopwatch import DRIVER, Stopwatch, Times
 from fedsim.config.given import digests_in
-from fedsim.config.run import RunConfig
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Trainer
@@ -32,8 +31,7 @@ from fedsim.records.environment import changed, code, hardware, versions
 from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
 from fedsim.records.profile import seconds_by_process, write_profile
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import RunFolder
-from fedsim.records.schemas import OPTIONAL
+from fedsim.records.run_folder import RunFolder, optional_tables
 from fedsim.runs.build import RunSpec
 from fedsim.runs.checkpointer import Checkpointer, open_jobs
 from fedsim.runs.progress import Progress, Watch
@@ -299,29 +297,17 @@ class Session:
                 raise
 
     def _manifest(self, status: str, **outcome: Any) -> None:
-        config, parent = self.spec.config, self.spec.config.parent
-        content = {
-            "format": FORMAT,
-            "name": config.name,
-            "label": config.label,
-            "status": status,
-            "error": None,
-            "seed": config.seed,
-            "parent": parent and parent.model_dump(mode="json", exclude_none=True),
-            "rule": config.algorithm.name,
-            "selector": config.selection.name,
-            "pacing": config.pacing.preset,
-            "clairvoyant": self.spec.plan.selector.clairvoyant,
-            "adversaries": [
-                {"name": a.name, "clients": list(a.clients or ())} for a in self.spec.bench.adversaries
-            ],
-            "unseen": [] if self.spec.data.unseen is None else self.spec.data.unseen.numbers.tolist(),
-            "started": self.started,
-            "resumed": self.resumed,
-            "digest": None,
-            "data": self.spec.data.digest,
-            "given": digests_in(config),
-        }
+        content = (
+            {"format": FORMAT}
+            | self.spec.facts()
+            | {
+                "status": status,
+                "error": None,
+                "started": self.started,
+                "resumed": self.resumed,
+                "digest": None,
+            }
+        )
         write_json(self.folder / MANIFEST, content | self._machine() | outcome)
 
     def _machine(self) -> dict[str, Any]:
@@ -341,12 +327,6 @@ class Session:
             },
             "wall_s": self.clock.report(),
         } | seconds_by_process(self.clock.dump(DRIVER), self.others)
-
-
-def optional_tables(config: RunConfig) -> list[str]:
-    """Return the optional tables that the configuration asks for."""
-    wanted = {"conflicts": config.record.conflicts != "off", "audit": config.audit.every > 0}
-    return [table for table in OPTIONAL if wanted[table]]
 
 
 def _announce_stop() -> None:

@@ -14,9 +14,9 @@ from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.plan_change import keep_work, move_ends, repace
 from fedsim.engine.state import RunState
 from fedsim.records.checkpoint import State
+from fedsim.records.run_folder import optional_tables
 from fedsim.records.schemas import OPTIONAL
 from fedsim.runs.build import RunSpec
-from fedsim.runs.session import optional_tables
 from fedsim.server.server import Server, sent_with
 
 
