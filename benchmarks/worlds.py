@@ -17,12 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.common.machine import peak_bytes
-from fedsim.common.units import US, show_bytes
+from fedsim.common.units import HOUR_US, show_bytes
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.world import Work, World
-
-HOUR_US = 3600 * US
 
 
 def median_s(act: Callable[[int], object], repeats: int) -> float:

@@ -22,13 +22,10 @@ from typing import cast
 import numpy as np
 import simpy
 
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US, HOUR_US
 from fedsim.scenarios.processes.devices import PHONES, Devices
 from fedsim.scenarios.processes.laws import exponential_us
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-
-HOUR_US = 3600 * US
-DAY_US = 24 * HOUR_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US, HOUR_US, US
 from fedsim.scenarios.processes.devices import PHONES, Devices
 from fedsim.scenarios.processes.laws import exponentials
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 
-HOUR_US = 3600 * US
-DAY_US = 24 * HOUR_US
 CELLS = 96
 """Cells of a day over which rates are constant: 15 minutes."""
 CELL_US = DAY_US // CELLS

@@ -18,12 +18,12 @@ from pydantic import Field
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless
+from fedsim.common.units import DAY_US, HOUR_US
 from fedsim.scenarios.processes.devices import Devices, Positive, Speed, Speeds
-from fedsim.scenarios.processes.hazards import HOUR_US, HOURS, Day, Hazard, Remainder
+from fedsim.scenarios.processes.hazards import HOURS, Day, Hazard, Remainder
 from fedsim.scenarios.processes.laws import Options
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 
-DAY_US = HOURS * HOUR_US
 LONGEST_WARM_UP_DAYS = 7
 Correlation = Annotated[float, Field(ge=-1, le=1)]
 

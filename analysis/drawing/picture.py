@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsim.analysis.opening.arrays import Ints
+from fedsim.common.units import DAY_US, HOUR_US
 
 INK = "#0a0b0c"
 """Text and axes; `fedsim.analysis.drawing.svg` replaces it by the colour of the surrounding text."""
@@ -36,7 +37,7 @@ POINTS = 150
 WIDTH_IN = 5.0
 _DOTS_PER_INCH = 110
 """Of figures in notebooks."""
-_UNITS = ((7 * 86400e6, 86400e6, "days"), (3 * 3600e6, 3600e6, "hours"), (300e6, 60e6, "minutes"))
+_UNITS = ((7 * DAY_US, DAY_US, "days"), (3 * HOUR_US, HOUR_US, "hours"), (300e6, 60e6, "minutes"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from fedsim.analysis.drawing.picture import Key, Picture, arm_keys, arm_style, panels
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.worlds.summary import gap_lengths_us, mean_speeds, session_lengths_us
-from fedsim.common.units import show_us
+from fedsim.common.units import HOUR_US, show_us
 from fedsim.worlds.trace import Trace
 
 _MOST_POINTS, _FEW_DECADES = 500, 2.5
@@ -20,10 +20,10 @@ _MOST_POINTS, _FEW_DECADES = 500, 2.5
 def spell_lengths(trace: Trace) -> Picture:
     """Draw the distribution functions of the lengths of sessions and of the gaps between them, in hours."""
     samples = {
-        "sessions": session_lengths_us(trace) / 3600e6,
-        "gaps": gap_lengths_us(trace) / 3600e6,
+        "sessions": session_lengths_us(trace) / HOUR_US,
+        "gaps": gap_lengths_us(trace) / HOUR_US,
     }
-    medians = [f"{name}: median {show_us(round(3600e6 * m))}" for name, m in _medians(samples)]
+    medians = [f"{name}: median {show_us(round(HOUR_US * m))}" for name, m in _medians(samples)]
     return _distributions(samples, "hours", "Lengths of sessions and gaps", medians)
 
 

@@ -15,7 +15,7 @@ from fedsim.analysis.statistics.time_to_target import Unit
 from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
 from fedsim.analysis.tables.target_tables import SPREAD, target_frames, target_notes, title_of
 from fedsim.common.errors import ConfigError, RunError
-from fedsim.common.units import US
+from fedsim.common.units import HOUR_US
 from fedsim.config.study.compare import parse_target
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _NUMBERS = (
 """The columns behind the mean difference."""
 _SCALES: dict[Unit, tuple[str, float, int]] = {
     "steps": ("", 1, 0),
-    "time": (", h", 3600 * US, 3),
+    "time": (", h", HOUR_US, 3),
     "bytes": (", MB", 1e6, 1),
 }
 """How the page writes a unit: behind the heading, the size, and the decimals."""

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import WORLD, word_counts
-from fedsim.common.units import show_us
-from fedsim.worlds.client_statistics import HOUR_US
+from fedsim.common.units import HOUR_US, show_us
 
 EXTREME_WEIGHT = 1e4
 """Above this largest weight of a step, rounding errors of the updates decide its direction."""

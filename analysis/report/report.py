@@ -40,6 +40,7 @@ from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
 from fedsim.common.files import make_directory, write_text
 from fedsim.common.paths import as_path
+from fedsim.common.units import HOUR_US
 from fedsim.data.federated_data import UNSEEN
 
 
@@ -133,7 +134,7 @@ def summary_table(runs: Sequence[Run]) -> Table:
         label = numbers.label if numbers.status == "done" else f"{numbers.label} [{numbers.status}]"
         counts = (numbers.steps, numbers.jobs, numbers.lost, numbers.late, numbers.empty_steps)
         metrics = (numbers.metrics[name] for name in ACCURACIES.values())
-        rows.append((label, *metrics, *counts, numbers.virtual_us / 3.6e9, numbers.wall_s))
+        rows.append((label, *metrics, *counts, numbers.virtual_us / HOUR_US, numbers.wall_s))
     caption = "How the runs ended" if len(runs) > 1 else "How the run ended"
     return Table("summary", caption, columns, tuple(rows))
 

@@ -13,6 +13,7 @@ from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
 from fedsim.analysis.opening.tables import word_counts
 from fedsim.common import arguments
 from fedsim.common.terminal import ruled_table, shown
+from fedsim.common.units import HOUR_US
 
 ACCURACIES = {
     "mean %": "mean_percent",
@@ -55,7 +56,7 @@ class Closing:
         counts = [str(self.steps), f"{self.lost}{share}", str(self.late), str(self.empty_steps)]
         remarks = [self.status] * (self.status != "done") + [self.warning or ""] * bool(self.warning)
         label = f"{self.label} [{', '.join(remarks)}]" if remarks else self.label
-        hours = self.virtual_us / 3.6e9
+        hours = self.virtual_us / HOUR_US
         return [label, *self.accuracies(), *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
 
     def accuracies(self) -> list[str]:

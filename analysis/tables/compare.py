@@ -17,8 +17,7 @@ from fedsim.analysis.tables.closing import ACCURACIES, fixed, with_status
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.common.terminal import ruled_table, shown
-from fedsim.common.units import show_bytes
-from fedsim.worlds.client_statistics import HOUR_US
+from fedsim.common.units import HOUR_US, show_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ import numpy as np
 
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common import arguments
+from fedsim.common.units import DAY_US, HOUR_US
 from fedsim.worlds.client_statistics import clock_us, mean_value, time_us
 from fedsim.worlds.interval_arithmetic import repeated
 from fedsim.worlds.trace import KINDS, MODELLED, Spans, Trace
 from fedsim.worlds.transforms import laps_us
 
 QUARTILES = (0.25, 0.5, 0.75)
-DAY_US, HOUR_US = 86_400_000_000, 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from fedsim import plugins
 from fedsim.analysis import availability_picture, online_share
 from fedsim.analysis.drawing.svg import inline_svg
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US
 from fedsim.worlds.scenario import make_trace
 from repository_pages import GENERATED, write_if_changed
 
@@ -18,7 +18,7 @@ CLIENTS, DAYS, SEED = 100, 2, 1
 def pictures() -> Iterator[str]:
     """Yield a section per scenario: its name, what it does, and the picture of its world."""
     for name in sorted(plugins.shipped("scenario")):
-        trace = make_trace(name, {}, clients=CLIENTS, horizon_us=DAYS * 86400 * US, seed=SEED)
+        trace = make_trace(name, {}, clients=CLIENTS, horizon_us=DAYS * DAY_US, seed=SEED)
         if online_share(trace, 1).min() == 1:  # with its defaults it changes speeds alone
             continue
         picture = availability_picture(trace)

@@ -10,6 +10,8 @@ from fedsim.common.errors import closest
 
 US = 1_000_000
 """Microseconds in a second."""
+HOUR_US = 3600 * US
+DAY_US = 24 * HOUR_US
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}

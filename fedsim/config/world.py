@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import lacks_in, refusal, without
-from fedsim.common.units import US, duration_us
+from fedsim.common.units import DAY_US, US, duration_us
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.join import ConfoundConfig, JoinConfig
 from fedsim.config.section import AMOUNT, Count, Scenario, Section
@@ -42,7 +42,7 @@ class WorldConfig(Section):
     """Several worlds to join into one."""
     clients: Count | None = None
     """Number of clients in the world; by default the run's number of clients."""
-    horizon: Annotated[Duration, Field(gt=0)] = 7 * 86400 * US
+    horizon: Annotated[Duration, Field(gt=0)] = 7 * DAY_US
     """Length of the world that the scenario generates, such as `"7d"`; in microseconds after parsing."""
     seed: Annotated[int, Field(ge=0)] | None = None
     """Seed of the scenario or join alone; by default the run's `seeds.world`."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError, closest
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US, HOUR_US, US
 from fedsim.worlds.interval_arithmetic import repeated
 from fedsim.worlds.trace import MODELLED, Spans, Trace
 from fedsim.worlds.transforms import laps_us
@@ -18,7 +18,6 @@ from fedsim.worlds.validation import is_number
 
 Floats = NDArray[np.float64]
 
-DAY_US, HOUR_US = 86400 * US, 3600 * US
 TRAITS = ("availability", "compute", "downlink", "uplink", "faults", "night")
 """availability: share of time online. compute: samples per second. downlink, uplink: bytes per second. faults: share of
 time with a fault. night: share of online time within given hours of the day."""

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common.units import US, show_us
+from fedsim.common.units import DAY_US, US, show_us
 from fedsim.scenarios.exporters.exported import Exported, count, facts_left_out, ids, kinds_left_out
-from fedsim.scenarios.importers.reading.files import DAY_US
 from fedsim.worlds.trace import Spans, Trace
 
 _FACTS = ("id", "model", "duration_s")

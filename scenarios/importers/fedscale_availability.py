@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
-from fedsim.common.units import US, duration_us
+from fedsim.common.units import DAY_US, US, duration_us
 from fedsim.scenarios.importers.reading.files import (
-    DAY_US,
     LONGEST_S,
     Problems,
     Windows,

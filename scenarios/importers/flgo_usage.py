@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from fedsim.common.errors import TraceError
 from fedsim.common.rng import rng
-from fedsim.common.units import US
-from fedsim.scenarios.importers.reading.files import DAY_US, Problems, about, columns, missing, number, shown
+from fedsim.common.units import DAY_US, HOUR_US
+from fedsim.scenarios.importers.reading.files import Problems, about, columns, missing, number, shown
 from fedsim.scenarios.importers.reading.series import head, labels, noted
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd, Trace, TraceFacts
@@ -29,7 +29,6 @@ from fedsim.worlds.trace import AfterEnd, Trace, TraceFacts
 Place = Literal["unknown", "random", "evening"]
 Repeated = Literal["mean", "first", "last", "max"]
 
-HOUR_US = 3600 * US
 EVENING_H = 20.0
 """The hour at the centre of windows with `place = "evening"`, as far as the day allows."""
 MOST_DAYS = 366

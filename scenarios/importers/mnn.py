@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
-from fedsim.scenarios.importers.reading.files import DAY_US, Problems, about
+from fedsim.common.units import DAY_US
+from fedsim.scenarios.importers.reading.files import Problems, about
 from fedsim.scenarios.importers.reading.mnn_files import (
     LEFT_OUT,
     Client,

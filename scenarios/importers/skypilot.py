@@ -16,9 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsim.common.errors import TraceError
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US, US
 from fedsim.scenarios.importers.reading.files import (
-    DAY_US,
     LONGEST_S,
     Problems,
     json_of,

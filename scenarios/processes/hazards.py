@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from fedsim.common.units import US
+from fedsim.common.units import HOUR_US
 
 Floats = NDArray[np.float64]
 
-HOUR_US = 3600 * US
 HOURS = 24
 LONGEST_H = 1e9
 """Longest length; longer ones are cut to it."""

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.common.units import US
+from fedsim.common.units import HOUR_US
 from fedsim.engine.selector import Clients, Floats, Ints, State, View
 
 HOURS = 24
-HOUR_US = 3600 * US
 
 
 def looked(view: View, state: State) -> State:

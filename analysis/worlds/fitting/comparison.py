@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsim.analysis.worlds.fitting.portrait import FEW_CLIENTS, Curve, Portrait, portrait
-from fedsim.analysis.worlds.fitting.spells import HOUR_US, spells_of
+from fedsim.analysis.worlds.fitting.spells import spells_of
 from fedsim.common import arguments
+from fedsim.common.units import HOUR_US
 from fedsim.worlds.trace import Trace
 
 LAGS_H = (1, 6, 12, 24)

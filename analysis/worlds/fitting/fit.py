@@ -18,10 +18,10 @@ from scipy.optimize import minimize_scalar
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.worlds.fitting.devices import device_options, duration_text
 from fedsim.analysis.worlds.fitting.spell_hours import Side, fit_side
-from fedsim.analysis.worlds.fitting.spells import DAY_US, Spells, spells_of
+from fedsim.analysis.worlds.fitting.spells import Spells, spells_of
 from fedsim.common import arguments
 from fedsim.common.errors import TraceError
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US, US
 from fedsim.worlds.trace import Trace
 
 Simulate = Callable[[Mapping[str, Any]], Trace]

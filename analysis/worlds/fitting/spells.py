@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common.errors import TraceError
+from fedsim.common.units import HOUR_US
 from fedsim.worlds.trace import Spans, Trace
 
 Mask = NDArray[np.bool_]
 
-HOUR_US = 3_600_000_000
 HOURS = 24
-DAY_US = HOURS * HOUR_US
 
 _DARK, _OFF, _ON = 0, 1, 2
 

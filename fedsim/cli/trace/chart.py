@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sys
 
+from fedsim.common.units import DAY_US, HOUR_US
+
 _CHART_ROWS = 5
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLAIN_BLOCKS = " ..::+*##"
@@ -32,23 +34,23 @@ def _round_top(highest: float) -> float:
 
 
 def _time_axis(columns: int, horizon_us: int) -> list[str]:
-    hours = horizon_us / 3600e6
+    hours = horizon_us / HOUR_US
     weeks = 168 * math.ceil(hours / 168 / 8)
     step = hours / 4 if hours < 2 else next((s for s in _TICK_STEPS_H if hours / s <= 8), weeks)
     line, labels, tick = ["-"] * (columns + 1), "", 0.0
     while tick <= hours * (1 + 1e-9):
         at = round(tick / hours * columns)
         line[at] = "+"
-        labels = labels.ljust(at) + _clock(tick * 3600e6, step)
+        labels = labels.ljust(at) + _clock(tick * HOUR_US, step)
         tick += step
     return [" " * 8 + "".join(line), " " * 8 + labels]
 
 
 def _clock(time_us: float, step_h: float) -> str:
     if step_h >= 24 and step_h % 24 == 0:
-        return f"{time_us / 86400e6:.0f}d"
+        return f"{time_us / DAY_US:.0f}d"
     if step_h >= 1:
-        return f"{time_us / 3600e6:.3g}h"
+        return f"{time_us / HOUR_US:.3g}h"
     return f"{time_us / 60e6:.3g}min" if step_h >= 1 / 60 else f"{time_us / 1e6:.3g}s"
 
 

@@ -12,7 +12,7 @@ from fedsim import analysis
 from fedsim.cli.options import PICTURES, check_ending
 from fedsim.cli.trace.output import Force, Png, TraceFile, check_free, save_picture
 from fedsim.common.terminal import say, visible
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US, HOUR_US, US
 
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
@@ -21,7 +21,7 @@ _PER_LINE = 6
 _USE = (
     "fedsim trace make {} -o world.parquet --set world.clients=10000    (docs/fitting.md explains the keys)"
 )
-_UNITS = ((86400 * US, "d"), (3600 * US, "h"), (60 * US, "min"), (US, "s"), (1, "us"))
+_UNITS = ((DAY_US, "d"), (HOUR_US, "h"), (60 * US, "min"), (US, "s"), (1, "us"))
 
 
 def fit(

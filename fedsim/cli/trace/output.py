@@ -11,12 +11,12 @@ from typer import Argument, Option
 
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import say
-from fedsim.common.units import US, show_us
+from fedsim.common.units import DAY_US, show_us
 
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
-_LATE_US = 365 * 86_400 * US
+_LATE_US = 365 * DAY_US
 """If the first client comes online later than this, the file's times are probably dates, such as Unix times."""
 
 TraceFile = Annotated[Path, Argument(help="A trace file.")]

@@ -18,13 +18,12 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common.errors import TraceError
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US, US
 from fedsim.worlds.importer import Source
 from fedsim.worlds.trace import AfterEnd, Trace, TraceFacts
 
 Ints = NDArray[np.int64]
 
-DAY_US = 86_400 * US
 LONGEST_S = 3.2e9
 """Times beyond a hundred years count as mistakes."""
 MOST_LINES = 20

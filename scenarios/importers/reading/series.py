@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import TraceError
-from fedsim.common.units import US
-from fedsim.scenarios.importers.reading.files import DAY_US, LONGEST_S, Problems, about, number, rows
+from fedsim.common.units import DAY_US, US
+from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, about, number, rows
 from fedsim.worlds.importer import Imported, Source
 from fedsim.worlds.trace import Trace, TraceFacts
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.algorithms.selection.parts.hours_of_day import HOUR_US, chances, looked, overlaps
+from fedsim.algorithms.selection.parts.hours_of_day import chances, looked, overlaps
 from fedsim.algorithms.selection.parts.world import online_throughout
-from fedsim.common.units import US
+from fedsim.common.units import HOUR_US, US
 from fedsim.engine.selector import Selector, State
 from fedsim.worlds.trace import Trace
 from fedsim.worlds.world import World

@@ -16,12 +16,11 @@ from fedsim.analysis.report.document import Heading, Text
 from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.time_to_target import _interval_of_median
 from fedsim.common.errors import ConfigError, FolderError
-from fedsim.common.units import US
+from fedsim.common.units import HOUR_US
 from fedsim.config.study.axes import COLUMNS
 from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 
-HOUR_US = 3600 * US
 CURVES = {  # by level and seed, the accuracy in percent of four clients at evaluations one hour apart
     ("slow", 1): [10, 20, 30, 60],
     ("slow", 2): [10, 60, 60, 60],

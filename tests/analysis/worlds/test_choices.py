@@ -14,6 +14,7 @@ import pytest
 from fedsim import analysis
 from fedsim.analysis.worlds.choices import participation_gap, selection_regret
 from fedsim.common.errors import ConfigError, FolderError
+from fedsim.common.units import HOUR_US
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.selector import Clients, View, stateless
 from fedsim.engine.state import RunState
@@ -23,7 +24,6 @@ from fedsim.runs.build import RunSpec, prepare
 from small import run, small
 from synthetic_runs import jobs_table, write_run
 
-HOUR_US = 3_600_000_000
 LIVELY: dict[str, Any] = {
     "cost": {"payload": "5 MB", "compute_scale": 10, "jitter": {"compute": 0.4, "uplink": 0.3}},
     "dropout": {"chance": 0.15, "notice": "20s", "retries": 1, "replace": True},

@@ -7,11 +7,10 @@ from typing import Any
 
 from fedsim import analysis
 from fedsim.cli.observers import notes
-from fedsim.common.units import US
+from fedsim.common.units import DAY_US
 from fedsim.worlds.trace import Trace
 from small import run, small
 
-DAY_US = 86_400 * US
 UNUSED = "no step used an update, so the model is still the initial one: "
 
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError
-from fedsim.worlds.client_statistics import HOUR_US, bandwidth, night_share, trait
+from fedsim.common.units import HOUR_US
+from fedsim.worlds.client_statistics import bandwidth, night_share, trait
 from fedsim.worlds.trace import Trace
 
 H = HOUR_US
