@@ -45,7 +45,7 @@ def shares() -> Normalize:
     return Normalize(0, 100)
 
 
-def powers(tables: Sequence[Floats], decades: int = 4) -> Normalize:
-    """Return a logarithmic colour scale over `decades` powers of ten up to the largest value."""
+def powers(tables: Sequence[Floats]) -> Normalize:
+    """Return a logarithmic colour scale over four powers of ten up to the largest value."""
     largest = max((float(np.nanmax(t)) for t in tables if (t > 0).any()), default=1.0)
-    return LogNorm(largest / 10**decades, largest, clip=True)
+    return LogNorm(largest / 1e4, largest, clip=True)

@@ -21,7 +21,7 @@ INK = "#0a0b0c"
 """Text and axes; `fedsim.analysis.drawing.svg` replaces it by the colour of the surrounding text."""
 GREY = "#808080"
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", GREY)
 """Okabe and Ito, "Color universal design", 2008; without yellow and black, invisible on light or dark pages."""
 DASHES = ("solid", (0, (5, 2)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.5)))
 MARKERS = {
@@ -131,9 +131,9 @@ def whole_numbers(axis: Axis, ticks: int = 8) -> None:
     axis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=1))
 
 
-def from_zero(ax: Axes, least: float = 1.0) -> None:
-    """Let the vertical axis start at zero and reach at least `least`, so that zeros are a line at the bottom."""
-    ax.set_ylim(0, max(ax.get_ylim()[1], least))
+def from_zero(ax: Axes) -> None:
+    """Let the vertical axis start at zero and reach at least 1, so that zeros are a line at the bottom."""
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1.0))
 
 
 def time_unit(span_us: int) -> tuple[float, str]:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -42,14 +41,6 @@ class EventFile:
             folder.mkdir(parents=True, exist_ok=True)
             self._records = RecordWriter(self._path.open("wb"))
         self._write(0.0, file_version="brain.Event:2")
-
-    def __enter__(self) -> EventFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def scalars(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
         """Append the finite values, by tag."""

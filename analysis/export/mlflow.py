@@ -19,6 +19,7 @@ from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import RunError
 from fedsim.common.extras import require
+from fedsim.common.files import make_directory
 
 EXPERIMENT = "fedsim"
 """The experiment of runs where the variable `MLFLOW_EXPERIMENT_NAME` names none."""
@@ -103,10 +104,7 @@ def tracking_uri(store: str) -> str:
     if store == "databricks" or re.match(r"[\w+.-]{2,}:", store):
         return store
     folder = Path(store).resolve()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"MLflow, {store}: the folder cannot be made: {error.strerror or error}") from error
+    make_directory(folder)
     return f"sqlite:///{folder / 'mlflow.db'}"
 
 

@@ -243,13 +243,6 @@ class Run:
 def open_run(path: str | Path) -> Run:
     """Open the folder of one run. Raises FolderError that names the folder or file and what is wrong with it."""
     folder = existing(as_path(path, "path"))
-    if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
-        names = ", ".join(arm.name for arm in arms)
-        raise FolderError(
-            f"{folder} is not a run folder, but holds one: name {arms[0]}"
-            if len(arms) == 1
-            else f"{folder} holds several runs ({names}): name one of these folders"
-        )
     manifest = read_manifest(folder)
     label = manifest.get("label") or manifest.get("name") or folder.resolve().name
     return Run(folder, manifest, _config(folder / CONFIG), visible(label))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from fedsim.analysis.drawing.picture import Key, Picture, arm_marker, arm_style, panels
+from fedsim.analysis.drawing.picture import GREY, Key, Picture, arm_marker, arm_style, panels
 
 _SHORT = 3
 """Most letters of a label on one line; longer labels take two lines."""
@@ -29,12 +29,12 @@ def audit_by_age(ages: pd.DataFrame) -> Picture:
     figure, (angle, conflict) = panels([1.9, 1.9])
     at = np.arange(len(ages))
     _with_interval(angle, at, ages, "cosine", 0)
-    angle.axhline(0, color="#808080", linewidth=0.8)
+    angle.axhline(0, color=GREY, linewidth=0.8)
     angle.set_ylabel("cosine to the\ntrue update", fontsize=9)
     angle.set_ylim(min(-0.05, angle.get_ylim()[0]), 1.05)
     for i, (name, _) in enumerate(_LINES):
         _with_interval(conflict, at, ages, name, i)
-    conflict.axhline(0.5, color="#808080", linewidth=0.8)
+    conflict.axhline(0.5, color=GREY, linewidth=0.8)
     conflict.set_ylim(-0.05, 1.05)
     conflict.set_ylabel("share of\nconflicts", fontsize=9)
     names = [_name(a, b) for a, b in zip(ages["from_age"].tolist(), ages["to_age"].tolist(), strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels
+from fedsim.analysis.drawing.picture import GREY, Picture, arm_keys, arm_style, panels
 from fedsim.analysis.statistics.audit import GROUPS
 
 
@@ -18,7 +18,7 @@ def audit_losses(audit: pd.DataFrame) -> Picture:
         change = audit[audit["group"] == group].groupby("step")["change"].mean()
         ax.plot(change.index, change, **arm_style(i))
         words.append(f"{group}: mean {change.mean():+.4f} nat")
-    ax.axhline(0, color="#808080", linewidth=0.8)
+    ax.axhline(0, color=GREY, linewidth=0.8)
     ax.set_xlabel("server step", fontsize=9)
     ax.set_ylabel("change of loss, nat", fontsize=9)
     caption = (

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsim.analysis.drawing.picture import Key, Picture, arm_keys, from_zero, label_panels, panels, time_unit
+from fedsim.analysis.drawing.picture import (
+    GREY,
+    Key,
+    Picture,
+    arm_keys,
+    from_zero,
+    label_panels,
+    panels,
+    time_unit,
+)
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.plots.bands import draw_band, over_steps
@@ -49,7 +58,7 @@ def conflict_counts(run: Run) -> Picture:
     over_steps(axes[1], x, present, 0)
     for index, column in enumerate(("smallest_cosine", "smallest_absent_cosine")):
         over_steps(axes[2], x, angles_deg(steps[column].to_numpy()), index)
-    axes[2].axhline(90, color="#808080", linewidth=0.8)
+    axes[2].axhline(90, color=GREY, linewidth=0.8)
     from_zero(axes[0])
     from_zero(axes[1])
     label_panels(figure, axes, _COUNTS_LABELS, f"virtual time, {unit}")
@@ -89,7 +98,7 @@ def conflict_angles(run: Run) -> Picture:
         mean, angle = np.average(share, weights=rows.rows), rows.angle_deg.median()
         words.append(f"{kind}: {mean:.1f} % of updates against it, median angle {angle:.1f}°")
     from_zero(axes[0])
-    axes[1].axhline(90, color="#808080", linewidth=0.8)
+    axes[1].axhline(90, color=GREY, linewidth=0.8)
     label_panels(figure, axes, _ANGLES_LABELS, f"virtual time, {unit}")
     alt = f"Two line charts of updates of the step against its direction. {'; '.join(words)}."
     return Picture(figure, alt, _ANGLES_CAPTION, _keys("absent" in set(conflicts.kind)))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from fedsim.analysis.drawing.picture import COLOURS, GREY, Picture, arm_marker, panels
-from fedsim.analysis.report.document import heading_of, heading_of_difference
 from fedsim.analysis.statistics.paired.differences import PairedDifference
+from fedsim.analysis.tables.headings import heading_of, heading_of_difference
 
 _BELOW, _SPREAD = 0.27, 0.16
 """Distance of the seeds' marks below a level's line, and their vertical spread, so that equal values are visible."""

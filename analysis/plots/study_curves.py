@@ -21,7 +21,7 @@ from fedsim.analysis.drawing.picture import (
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.plots.accuracy_over_time import evaluated_note
 from fedsim.analysis.plots.bands import draw_band
-from fedsim.analysis.report.document import heading_of
+from fedsim.analysis.tables.headings import heading_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsim.analysis.opening.study import Study
-from fedsim.analysis.report.document import Block, Column, Heading, Table, Text, frame_table, heading_of
+from fedsim.analysis.report.document import Block, Column, Heading, Table, Text, frame_table
 from fedsim.analysis.statistics.paired.differences import PairedDifference
 from fedsim.analysis.statistics.time_to_target import Unit
 from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
+from fedsim.analysis.tables.headings import heading_of
 from fedsim.analysis.tables.target_tables import SPREAD, target_frames, target_notes, title_of
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.units import HOUR_US

@@ -9,23 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedsim.analysis.drawing.picture import Picture
+from fedsim.analysis.tables.headings import heading_of
 from fedsim.common.errors import ConfigError, closest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNITS = {
-    "percent2": "%²",
-    "percent": "%",
-    "rad": "rad",
-    "deg": "°",
-    "nats": "nats",
-    "s": "s",
-    "h": "h",
-    "us": "µs",
-    "bytes": "bytes",
-}
-"""The text of each unit at the end of a name."""
 _LARGE = 1e4
 
 
@@ -199,24 +188,6 @@ def frame_table(
     return Table(name, caption, shown, tuple(zip(*values, strict=True)))
 
 
-def heading_of(name: str) -> str:
-    """Return the name of a column as a heading with its unit: `worst10_percent` is `worst 10 % of clients, %`."""
-    if name == "mean_percent":
-        return "mean accuracy, %"
-    if share := re.fullmatch(r"(worst|best)(\d+)_percent", name):
-        return f"{share[1]} {share[2]} % of clients, %"
-    for suffix, unit in _UNITS.items():
-        if name.endswith(f"_{suffix}"):
-            return f"{_spaced(name.removesuffix(f'_{suffix}'))}, {unit}"
-    return _spaced(name)
-
-
-def heading_of_difference(name: str) -> tuple[str, str]:
-    """Return the heading of a column and the unit of its differences: those of percentages are in points."""
-    heading, _, unit = heading_of(name).partition(", ")
-    return heading, "points" if unit == "%" else unit
-
-
 def slugs(texts: Iterable[str]) -> list[str]:
     """Return distinct names for texts, safe in file names, addresses and HTML ids."""
     taken: dict[str, None] = {}
@@ -228,7 +199,3 @@ def slugs(texts: Iterable[str]) -> list[str]:
             name = f"{plain}-{number}"
         taken[name] = None
     return list(taken)
-
-
-def _spaced(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=\d)", " ", name.replace("_", " "))

@@ -22,7 +22,6 @@ from fedsim.analysis.report.document import (
     Table,
     Text,
     frame_table,
-    heading_of,
     slugs,
 )
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
@@ -33,6 +32,7 @@ from fedsim.analysis.tables.group_tables import (
     run_participation,
     study_participation,
 )
+from fedsim.analysis.tables.headings import heading_of
 from fedsim.analysis.worlds.choices import participation_gap, regrets
 from fedsim.common.errors import ConfigError, DataError, RunError, TraceError
 from fedsim.common.units import US

@@ -34,7 +34,7 @@ from fedsim.analysis.report.document import (
 from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import runs_participation, selection_blocks
 from fedsim.analysis.report.run_sections import run_section
-from fedsim.analysis.tables.closing import ACCURACIES, closing, noise_note, unseen_splits
+from fedsim.analysis.tables.closing import ACCURACIES, closing, digits_of, noise_note, unseen_splits
 from fedsim.analysis.tables.compare import compare
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
@@ -171,7 +171,7 @@ def _over_steps(runs: Sequence[Run], split: str) -> Picture:
 
 
 def _accuracy_columns() -> list[Column]:
-    return [Column(name, 3 if metric == "angle_rad" else 2) for name, metric in ACCURACIES.items()]
+    return [Column(name, digits_of(metric)) for name, metric in ACCURACIES.items()]
 
 
 _COMPARED = (

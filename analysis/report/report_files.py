@@ -18,11 +18,11 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fedsim.analysis.drawing.picture import INK, Key, Picture, repaint
+from fedsim.analysis.drawing.picture import GREY, INK, Key, Picture, repaint
 from fedsim.analysis.report.document import Document, Table
 from fedsim.common import arguments
 from fedsim.common.errors import RunError, TraceError
-from fedsim.common.files import write_atomically, write_text
+from fedsim.common.files import make_directory, write_atomically, write_text
 
 Format = Literal["pdf", "png", "svg"]
 Theme = Literal["light", "dark"]
@@ -65,7 +65,8 @@ def write_figures(
     """
     content.require(only)
     chosen = [figure for name, figure in content.figures.items() if name in only or not only]
-    folder = _make_folder(folder)
+    folder = Path(folder)
+    make_directory(folder)
     written, refused = [], []
     for figure in chosen:
         try:
@@ -83,7 +84,8 @@ def write_tables(content: Document, folder: str | Path, only: Collection[str] = 
     """Write tables, all or those named in `only`, as CSV with all digits and as LaTeX with the digits of the page."""
     content.require(only)
     chosen = [table for name, table in content.tables.items() if name in only or not only]
-    folder = _make_folder(folder)
+    folder = Path(folder)
+    make_directory(folder)
     written = []
     for table in chosen:
         for suffix, text in (("csv", as_csv(table)), ("tex", as_latex(table))):
@@ -175,19 +177,7 @@ def _add_legend(canvas: Canvas, keys: Sequence[Key]) -> None:
 def _handle(key: Key) -> Artist:
     if key.area:
         bare = key.colour == "transparent"
-        return Patch(
-            facecolor="none" if bare else key.colour, edgecolor="#808080", linewidth=0.5, label=key.label
-        )
+        return Patch(facecolor="none" if bare else key.colour, edgecolor=GREY, linewidth=0.5, label=key.label)
     line = Line2D([], [], color=key.colour, marker=key.marker or None, label=key.label)
     line.set_linestyle((0, key.dashes) if key.dashes else "solid")
     return line
-
-
-def _make_folder(path: str | Path) -> Path:
-    """Create a folder unless it exists. Raises RunError."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be written: {error}") from error
-    return folder

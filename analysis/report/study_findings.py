@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Study, Test
-from fedsim.analysis.report.document import Finding, Topic, heading_of, heading_of_difference
+from fedsim.analysis.report.document import Finding, Topic
 from fedsim.analysis.report.doubts import doubts, examine
 from fedsim.analysis.report.lost_work import Work, lost_work, together, work_of
 from fedsim.analysis.report.run_findings import (
@@ -26,6 +26,7 @@ from fedsim.analysis.statistics.paired.differences import Better, PairedDifferen
 from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
 from fedsim.analysis.tables.difference_tables import PLACES, averaged, by_axis, conditions, on_split
+from fedsim.analysis.tables.headings import heading_of, heading_of_difference
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common.errors import ConfigError, RunError
 

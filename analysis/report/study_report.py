@@ -35,7 +35,6 @@ from fedsim.analysis.report.document import (
     Table,
     Text,
     frame_table,
-    heading_of,
     slugs,
 )
 from fedsim.analysis.report.findings import findings
@@ -46,6 +45,7 @@ from fedsim.analysis.statistics.paired.differences import PairedDifference, diff
 from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.statistics.variance.study_components import factors_of, variance_components
 from fedsim.analysis.tables.difference_tables import PLACES, by_axis, conditions, interaction_of, notes
+from fedsim.analysis.tables.headings import heading_of
 from fedsim.analysis.tables.published_tables import note_on_rows, published_frames
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from fedsim.analysis.opening.run import Run, with_distinct_labels
-from fedsim.analysis.tables.closing import fixed, with_status
+from fedsim.analysis.tables.closing import digits_of, fixed, with_status
 from fedsim.analysis.tables.compare import Comparison, compare
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, closest
@@ -66,7 +66,7 @@ def _empty(first: str, comparisons: Mapping[str, Comparison]) -> Table:
 
 
 def _of_first(any_comparison: Comparison) -> list[str]:
-    values = [fixed(any_comparison.metrics[name][0], _digits(name)) for name in _METRICS.values()]
+    values = [fixed(any_comparison.metrics[name][0], digits_of(name)) for name in _METRICS.values()]
     return [*values, "", ""]
 
 
@@ -74,10 +74,6 @@ def _of_other(comparison: Comparison) -> list[str]:
     cells = []
     for name in _METRICS.values():
         first, second = comparison.metrics[name]
-        digits = _digits(name)
+        digits = digits_of(name)
         cells.append(f"{fixed(second, digits)}\n{fixed(second - first, digits, '+')}")
     return [*cells, comparison.mean_shown, f"{comparison.gained} / {comparison.lost} / {comparison.equal}"]
-
-
-def _digits(metric: str) -> int:
-    return 3 if metric == "angle_rad" else 2

@@ -61,7 +61,7 @@ class Closing:
 
     def accuracies(self) -> list[str]:
         """Return the metrics as texts, in the order of `ACCURACIES`."""
-        return [fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
+        return [fixed(self.metrics[m], digits_of(m)) for m in ACCURACIES.values()]
 
 
 def with_status(run: Run) -> str:
@@ -201,6 +201,11 @@ def _spent(seconds: float, total: float, steps: int, jobs: int) -> list[str]:
         (1e6 * seconds / jobs if jobs else math.nan),
     )
     return [f"{seconds:.3f}", share, fixed(per_step, 3), fixed(per_job, 1)]
+
+
+def digits_of(metric: str) -> int:
+    """Return the number of decimals of a metric of `ACCURACIES` in tables: percent have two, radians three."""
+    return 3 if metric == "angle_rad" else 2
 
 
 def fixed(value: float, digits: int, sign: str = "") -> str:

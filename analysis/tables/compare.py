@@ -13,7 +13,7 @@ from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.joining import join_runs
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Point
-from fedsim.analysis.tables.closing import ACCURACIES, fixed, with_status
+from fedsim.analysis.tables.closing import ACCURACIES, digits_of, fixed, with_status
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.common.terminal import ruled_table, shown
@@ -91,7 +91,7 @@ class Comparison:
         rows = []
         for heading, name in ACCURACIES.items():
             a, b = self.metrics[name]
-            digits = 3 if name == "angle_rad" else 2
+            digits = digits_of(name)
             rows.append((heading, fixed(a, digits), fixed(b, digits), fixed(b - a, digits, "+")))
         counts = [
             ("clients better off", self.gained),
@@ -173,8 +173,8 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
             "\n".join(show(v) for v in column) for show, column in zip(_SHOWN, columns, strict=True)
         )
         rest = [
-            fixed(each.metrics[name][1] - each.metrics[name][0], digits, "+")
-            for name, digits in (("worst10_percent", 2), ("std_percent", 2), ("angle_rad", 3))
+            fixed(each.metrics[name][1] - each.metrics[name][0], digits_of(name), "+")
+            for name in ("worst10_percent", "std_percent", "angle_rad")
         ]
         table.add_row(each.at, steps, times, moved, each.mean_shown, *rest)
     return table

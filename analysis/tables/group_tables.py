@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,24 +122,20 @@ def participation_differences(study: Study, measures: pd.DataFrame) -> list[list
     return [differences_of(study, measures, name, better_is=better) for name, better in known.items()]
 
 
-def participation_frames(study: Study, by: str | None = None) -> dict[str, pd.DataFrame]:
+def participation_frames(study: Study) -> dict[str, pd.DataFrame]:
     """Return `participation.groups`, `participation.measures` and `participation.differences` of a study."""
-    participation = study_participation(study, by)
-    compared = [
-        each for family in participation_differences(study, participation["measures"]) for each in family
-    ]
+    participation = study_participation(study)
+    compared = list(chain(*participation_differences(study, participation["measures"])))
     frames = {f"participation.{name}": frame for name, frame in participation.items()}
     return frames | ({"participation.differences": difference_frame(compared)} if compared else {})
 
 
-def participation_tables(study: Study, by: str | None = None) -> list[Table]:
+def participation_tables(study: Study) -> list[Table]:
     """Return the groups of a study with their spread over seeds, and paired differences, for the terminal."""
-    participation = study_participation(study, by)
+    participation = study_participation(study)
     if not len(participation["measures"]):
         return []
-    compared = [
-        each for family in participation_differences(study, participation["measures"]) for each in family
-    ]
+    compared = list(chain(*participation_differences(study, participation["measures"])))
     tables = [
         _study_groups(study, participation["groups"]),
         _study_measures(study, participation["measures"]),

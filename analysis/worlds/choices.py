@@ -63,16 +63,15 @@ def selection_regret(run: Run, *, t_max_us: int | None = None, most: int | None 
     return _frame(history, history.longest_us() if t_max_us is None else t_max_us, most)
 
 
-def regrets(runs: Sequence[Run], most_jobs: int = _MOST_JOBS) -> dict[str, pd.DataFrame]:
+def regrets(runs: Sequence[Run]) -> dict[str, pd.DataFrame]:
     """Return `selection_regret` of several runs by label, with the largest t_max of them, so that they compare.
 
-    most_jobs: about how many jobs of candidates to ask each world about; larger runs are looked at choice by choice,
-        evenly spaced.
+    Of large runs, choices evenly spaced over the run count.
     """
     histories = {run.label: _History.of(run) for run in runs}
     longest_us = max((history.longest_us() for history in histories.values()), default=1)
     return {
-        label: _frame(history, longest_us, max(most_jobs // history.world.clients, _LEAST_CHOICES))
+        label: _frame(history, longest_us, max(_MOST_JOBS // history.world.clients, _LEAST_CHOICES))
         for label, history in histories.items()
     }
 

@@ -95,16 +95,11 @@ def plugin(kind: str, name: str) -> Iterator[str]:
 
 
 def _options(kind: str, make: Any) -> Iterator[str]:
-    group, model = options_class(make), options_model(make, supplied(kind))
+    group, model = options_class(make), options_model(make, plugins.KINDS[kind].supplied)
     yield option_table(model, attribute_docs(group) if group else {})
     for name, below, _ in tables_inside(model):
         yield f"Keys of `{name}`:\n"
         yield option_table(below, attribute_docs(below))
-
-
-def supplied(kind: str) -> tuple[str, ...]:
-    """Return the parameters that fedsim passes to factories of a kind; the others are options."""
-    return next((s.supplied for s in PluginSection.__subclasses__() if s.kind == kind), ())
 
 
 def plugins_page() -> str:

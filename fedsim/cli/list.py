@@ -16,12 +16,6 @@ from fedsim.plugins.options import options_of
 
 _KINDS = {facts.group.removeprefix("fedsim."): kind for kind, facts in plugins.KINDS.items()}
 """The kinds of plug-ins by their plurals, which the command line uses."""
-_SUPPLIED = {
-    "task": ("clients", "seed", "data_dir"),
-    "model": ("in_shape", "n_classes"),
-    "wrapper": ("rule",),
-}
-"""Parameters of factories, by kind, that fedsim passes itself."""
 
 
 def list_plugins(
@@ -67,7 +61,7 @@ def _options(kind: str, name: str) -> str:
     """Return the options of a plug-in with their defaults; a group of options, which have defaults too, as `{...}`."""
     if kind == "metric":
         return ""
-    options, texts = options_of(plugins.factory(kind, name), _SUPPLIED.get(kind, ())), []
+    options, texts = options_of(plugins.factory(kind, name), plugins.KINDS[kind].supplied), []
     for option, parameter in options.items():
         default = "{...}" if isinstance(parameter.default, pydantic.BaseModel) else repr(parameter.default)
         texts.append(option if parameter.default is parameter.empty else f"{option}={default}")
@@ -82,7 +76,7 @@ def _show_plugin(kind: str, name: str) -> None:
         return
     from fedsim.cli.option_descriptions import described_options
 
-    options = described_options(make, _SUPPLIED.get(kind, ()))
+    options = described_options(make, plugins.KINDS[kind].supplied)
     if not options:
         say("It has no options.")
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -144,15 +143,8 @@ def verify(
         str | None, Option(help="Workers to repeat with; by default 0, or 2 if the run had none.")
     ] = None,
     device: Device = "auto",
-    invariants: Annotated[
-        bool, Option("--invariants", hidden=True, help="Replaced by the command fedsim check RUN.")
-    ] = False,
 ) -> None:
     """Repeat a run and compare every row. It is repeated with another number of workers."""
-    if invariants:
-        raise ConfigError(
-            f"fedsim verify has no option --invariants: use fedsim check {shlex.quote(str(run))}"
-        )
     from fedsim.runs.verify import verify as repeat
 
     count = None if workers is None else count_of(workers)

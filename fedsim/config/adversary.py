@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from fedsim.config.section import PluginSection, Section
-from fedsim.config.world import Duration
+from fedsim.config.section import Duration, PluginSection, Section
 from fedsim.server.update_screening import Policy, UpdateScreening
 from fedsim.training.attack import Adversary
 

@@ -33,10 +33,6 @@ class MemorySection(Section):
         changes = ({"history": LADDER[0]} if auto else {}) | ({"slots": None} if room else {})
         return self.model_copy(update=changes)
 
-    def plan(self, size: HistorySize, device: str) -> HistoryPlan:
-        """Return the plan for a history of this size. Raises ConfigError if no storage fits."""
-        return self.plans([size], device)[0]
-
     def plans(self, sizes: Sequence[HistorySize], device: str) -> list[HistoryPlan]:
         """Return a plan for each of the server's histories. Raises ConfigError if no storage fits them together."""
         return choose(

@@ -22,6 +22,7 @@ from fedsim.config.memory import MemorySection
 from fedsim.config.records import AuditSection, CheckpointSection, ParentSection, RecordSection
 from fedsim.config.section import (
     Count,
+    Duration,
     PluginSection,
     RunName,
     Section,
@@ -32,7 +33,7 @@ from fedsim.config.section import (
 )
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
-from fedsim.config.world import Duration, WorldConfig
+from fedsim.config.world import WorldConfig
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.costs import Costs
 from fedsim.engine.record_words import PERSONAL
@@ -50,7 +51,6 @@ class TaskSection(PluginSection):
     """`[task]`: the data, and the number of clients that share it."""
 
     kind: ClassVar[str] = "task"
-    supplied: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
     clients: Count
     """Number of clients among whom the data are divided: K that train, and the unseen ones."""
     data_dir: Path | None = None
@@ -109,7 +109,6 @@ class ModelSection(PluginSection):
     """`[model]`: the network; by default the one that the task names."""
 
     kind: ClassVar[str] = "model"
-    supplied: ClassVar[tuple[str, ...]] = ("in_shape", "n_classes")
 
 
 class PartitionSection(PluginSection):
@@ -130,7 +129,6 @@ class WrapSection(PluginSection):
     """`[[algorithm.wrap]]`: a wrapper around the rule."""
 
     kind: ClassVar[str] = "wrapper"
-    supplied: ClassVar[tuple[str, ...]] = ("rule",)
 
     def named(self) -> dict[str, Any]:
         """Return the name together with the options that have an effect."""
@@ -292,6 +290,11 @@ class RunConfig(Section):
     def label(self) -> str:
         """The name in tables and legends: the arm's, or the run's."""
         return self.name.rpartition("/")[2]
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether the run starts from the state of another one."""
+        return self.parent is not None and self.parent.forked_step is not None
 
     def resolved(self) -> dict[str, Any]:
         """Return the configuration with all defaults as nested dictionaries; running it gives the same run."""

@@ -94,8 +94,8 @@ class _Generator(GenerateJsonSchema):
 
 def _definitions() -> dict[str, Schema]:
     """Return the schemas of all tables by the names of their models, in which no key of a section is required."""
-    options = {kind: _options_models(table, kind) for table, kind in _SOURCES}
-    options["scenario"] = _options_models(WorldConfig, "scenario")
+    options = {kind: _options_models(kind) for _, kind in _SOURCES}
+    options["scenario"] = _options_models("scenario")
     outer, sections = [model for models in options.values() for model in models.values()], _sections()
     groups = {
         m for model in outer for field in model.model_fields.values() for m in models_in(field.annotation)
@@ -148,10 +148,10 @@ def _sections() -> list[type[Section]]:
     return list(found)
 
 
-def _options_models(table: type[Section], kind: str) -> dict[str, type[BaseModel]]:
+def _options_models(kind: str) -> dict[str, type[BaseModel]]:
     """Return the models of the options of all plug-ins of a kind by their names."""
-    supplied = table.supplied if issubclass(table, PluginSection) else ()
-    return {name: options_model(plugins.factory(kind, name), tuple(supplied)) for name in plugins.names(kind)}
+    supplied = plugins.KINDS[kind].supplied
+    return {name: options_model(plugins.factory(kind, name), supplied) for name in plugins.names(kind)}
 
 
 def _of_options(kind: str, name: str, schema: Schema) -> Schema:

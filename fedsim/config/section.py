@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fedsim import plugins
 from fedsim.common.errors import ConfigError, shown
 from fedsim.common.option_requirements import without
-from fedsim.common.units import size_bytes
+from fedsim.common.units import US, duration_us, size_bytes
 from fedsim.config.suggestions import name_hint, option_hint
 from fedsim.plugins.options import NO_NUMBER, counted
 
@@ -24,6 +24,13 @@ AMOUNT = pydantic.WithJsonSchema(
 """In a JSON schema: a number, or text with units."""
 Size = Annotated[int, BeforeValidator(size_bytes), AMOUNT]
 """A size such as `"20 MB"`, or a number of bytes."""
+Duration = Annotated[
+    int,
+    BeforeValidator(duration_us),
+    pydantic.PlainSerializer(lambda us: us / US, return_type=float),
+    AMOUNT,
+]
+"""A duration such as `"90s"`, or a number of seconds, as microseconds."""
 
 MOST, LARGEST = 2**31 - 1, 1e9
 """Largest count, and largest factor or rate with which times and weights stay finite."""
@@ -97,7 +104,6 @@ def installed(kind: str, name: str) -> str:
     return name
 
 
-Metric = Annotated[str, AfterValidator(partial(installed, "metric"))]
 Scenario = Annotated[str, AfterValidator(partial(installed, "scenario"))]
 
 
@@ -145,9 +151,13 @@ class PluginSection(Section):
 
     model_config = ConfigDict(extra="allow")
     kind: ClassVar[str]
-    supplied: ClassVar[tuple[str, ...]] = ()
     name: str
     """Name of the plug-in, or `path/to/file.py:factory`."""
+
+    @property
+    def supplied(self) -> tuple[str, ...]:
+        """The parameters of the plug-in that are no options."""
+        return plugins.KINDS[self.kind].supplied
 
     @property
     def options(self) -> dict[str, Any]:

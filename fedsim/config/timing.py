@@ -14,8 +14,7 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, With
 from fedsim.common.units import US
-from fedsim.config.section import LARGEST, Count, NumberOrShare, Section, Size, Whole, installed
-from fedsim.config.world import Duration
+from fedsim.config.section import LARGEST, Count, Duration, NumberOrShare, Section, Size, Whole, installed
 from fedsim.engine import pacing as presets
 from fedsim.engine.costs import Chance, Completeness, Formula, Jitter, WorkFormula, trace_spread
 from fedsim.engine.pacing import Pacing

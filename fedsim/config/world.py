@@ -9,26 +9,19 @@ from typing import Annotated, Any
 
 import pydantic
 from numpy.typing import ArrayLike
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from fedsim import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import lacks_in, refusal, without
-from fedsim.common.units import DAY_US, US, duration_us
+from fedsim.common.units import DAY_US
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.join import ConfoundConfig, JoinConfig
-from fedsim.config.section import AMOUNT, Count, Scenario, Section
+from fedsim.config.section import Count, Duration, Scenario, Section
 from fedsim.plugins.options import options_of, plain
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import AfterEnd, Trace, read_trace
 from fedsim.worlds.world import Unknown
-
-Duration = Annotated[
-    int,
-    BeforeValidator(duration_us),
-    pydantic.PlainSerializer(lambda us: us / US, return_type=float),
-    AMOUNT,
-]
 
 
 class WorldConfig(Section):

@@ -25,6 +25,8 @@ class Kind:
     """The return type of a factory (a metric is itself the function)."""
     purpose: str
     """What plug-ins of the kind do, in a few words."""
+    supplied: tuple[str, ...] = ()
+    """Parameters of all factories of the kind that fedsim passes itself; the others are options."""
 
 
 KINDS = {
@@ -34,6 +36,7 @@ KINDS = {
         "fedsim.wrappers",
         "Algorithm",
         "change a rule: clip, discount, remember",
+        supplied=("rule",),
     ),
     "client": Kind("fedsim.algorithms.clients", "fedsim.clients", "ClientMethod", "how a client trains"),
     "selector": Kind(
@@ -45,8 +48,10 @@ KINDS = {
     "importer": Kind(
         "fedsim.scenarios.importers", "fedsim.importers", "Importer", "read published traces as worlds"
     ),
-    "task": Kind("fedsim.data.tasks", "fedsim.tasks", "Task", "data sets"),
-    "model": Kind("fedsim.models", "fedsim.models", "Module", "networks"),
+    "task": Kind(
+        "fedsim.data.tasks", "fedsim.tasks", "Task", "data sets", supplied=("clients", "seed", "data_dir")
+    ),
+    "model": Kind("fedsim.models", "fedsim.models", "Module", "networks", supplied=("in_shape", "n_classes")),
     "partitioner": Kind(
         "fedsim.data.partitioners",
         "fedsim.partitioners",

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedsim import plugins
 from fedsim.common import threads
@@ -41,8 +40,6 @@ from fedsim.training.threaded_workbench import ThreadedWorkbench, is_large, is_s
 from fedsim.training.workbench import Workbench
 from fedsim.worlds.trace import Trace
 from fedsim.worlds.world import World
-
-Ints = NDArray[np.int64]
 
 _LEVELS: dict[str, GramLevel] = {"off": "none", "model": "model", "layers": "blocks"}
 

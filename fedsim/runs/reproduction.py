@@ -21,7 +21,7 @@ def reproduction(folder: Path, step: int, config: RunConfig) -> str:
     A fork cannot be run from the start: the command resumes it, which trains the jobs under way. A history that a GPU
     stores on the host becomes the same history of a run on the CPU.
     """
-    if config.parent is not None and config.parent.forked_step is not None:
+    if config.is_fork:
         return shlex.join(("fedsim", "resume", str(folder), "--workers", "0", "--device", "cpu"))
     history = config.memory.history
     on_host = history.removeprefix("host_")

@@ -139,7 +139,7 @@ def _saved(folder: Path, config: RunConfig, step: int | None) -> checkpoint.Stat
     saved = checkpoint.checkpoints(folder)
     wanted = [c for c in saved if step is None or c.step == step]
     if not wanted:
-        if step is None and config.parent is not None and config.parent.forked_step is not None:
+        if step is None and config.is_fork:
             raise CheckpointError(
                 f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
             )

@@ -76,7 +76,7 @@ def verify(
 
 def _verified(folder: Path, steps: tuple[int, int] | None, workers: Workers, device: Device) -> list[Verdict]:
     config = load_config(folder / CONFIG)[0]
-    forked = config.parent is not None and config.parent.forked_step is not None
+    forked = config.is_fork
     if forked and steps is not None and not _before(folder, steps[0]):
         raise CheckpointError(
             f"{folder}: a fork needs a checkpoint to continue from, and none is left from before step {steps[0]}: "

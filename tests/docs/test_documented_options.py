@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from fedsim.common.errors import ConfigError
-from fedsim.plugins import check, factory, names
+from fedsim.plugins import KINDS, check, factory, names
 from fedsim.plugins.options import options_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {"rule": "rules.md", "wrapper": "rules.md", "client": "clients.md", "selector": "selection.md"}
-GIVEN = {"rule": [], "wrapper": ["rule"], "client": [], "selector": []}
 
 IN_WORDS = {
     ("rule", "fedmdfg", "lr"), ("rule", "fedmgda_plus", "lr"), ("rule", "fednova", "lr"), ("rule", "krum", "attackers"),
@@ -183,7 +182,7 @@ def documented(row: str, option: str) -> Any:
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in PAGES for name in names(kind)])
 def test_defaults_are_those_that_the_page_names(kind: str, name: str) -> None:
-    for option, parameter in options_of(factory(kind, name), GIVEN[kind]).items():
+    for option, parameter in options_of(factory(kind, name), KINDS[kind].supplied).items():
         default = parameter.default
         if default is inspect.Parameter.empty:
             continue
@@ -207,12 +206,12 @@ def test_a_range_ends_where_it_should(line: str) -> None:
     beyond = 1 if whole else 1e-9
     for end, edge, outwards in ((low[0], float(low[1:-1]), -beyond), (high[-1], float(high[:-1]), beyond)):
         if math.isinf(edge):
-            check(kind, name, {option: 10**6 if whole else 1e6}, GIVEN[kind])
+            check(kind, name, {option: 10**6 if whole else 1e6}, KINDS[kind].supplied)
             continue
         inside, outside = (edge, edge + outwards) if end in "[]{}" else (edge - outwards, edge)
-        check(kind, name, {option: int(inside) if whole else inside}, GIVEN[kind])
+        check(kind, name, {option: int(inside) if whole else inside}, KINDS[kind].supplied)
         with pytest.raises(ConfigError, match=option):
-            check(kind, name, {option: int(outside) if whole else outside}, GIVEN[kind])
+            check(kind, name, {option: int(outside) if whole else outside}, KINDS[kind].supplied)
 
 
 @pytest.mark.parametrize("at", [0, 1])

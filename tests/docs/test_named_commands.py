@@ -60,9 +60,6 @@ def fault(words: list[str], whole: bool) -> str:
         if name not in command.commands:
             return f"{command.name} has no command {name!r}"
         command = command.commands[name]
-    hidden = {opt for p in command.params if getattr(p, "hidden", False) for opt in p.opts}
-    if replaced := hidden & set(rest):
-        return f"{command.name} replaces {replaced}"
     try:
         if whole:
             command.make_context(command.name, rest, parent=context)
@@ -149,7 +146,6 @@ def test_commands_that_messages_suggest_exist() -> None:
         ("trace mke", False, "has no command"),
         ("run --no-such", False, "no such option"),
         ("run", True, "missing"),
-        ("verify RUN --invariants", False, "replaces"),
         ("run --tensorboard", False, ""),
         ("trace make w.toml -o w.parquet", True, ""),
     ],

@@ -27,7 +27,6 @@ PAGES = {
     "adversary": "adversaries.md",
 }
 _REQUIRED = inspect.Parameter.empty
-GIVEN = {"wrapper": ("rule",)}
 _PRINTED = re.compile(r"`(\w+)` \(([^()]*)\)")
 """An option and what stands in brackets behind it, of which the first word is the default."""
 
@@ -65,7 +64,7 @@ STANDS_FOR_NONE = {("clipped", "median_multiple"): 1}
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS)
 def test_a_row_prints_the_defaults_of_its_plugin(kind: str, name: str) -> None:
-    options = options_of(plugins.factory(kind, name), GIVEN.get(kind, ()))
+    options = options_of(plugins.factory(kind, name), plugins.KINDS[kind].supplied)
     said = printed(rows(PAGES[kind])[name])
     assert set(said) <= set(options)
     defaults = {

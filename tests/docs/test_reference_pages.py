@@ -19,7 +19,7 @@ from fedsim import analysis, plugins
 from fedsim.cli.main import app
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.config.run import RunConfig
-from fedsim.config.section import Count, PluginSection, Size
+from fedsim.config.section import Count, Size
 from fedsim.config.study.study import StudyConfig
 from fedsim.config.world import Duration
 from option_tables import attribute_docs, in_words, option_table, tables_inside
@@ -73,12 +73,12 @@ def test_the_options_of_plugins_are_those_that_a_configuration_may_set(
 ) -> None:
     for part in re.split(r"^## ", written[LISTS[kind]], flags=re.MULTILINE)[1:]:
         name, _, text = part.partition("\n")
-        options = plugins.resolved(kind, name, {}, reference_pages.supplied(kind))
+        options = plugins.resolved(kind, name, {}, plugins.KINDS[kind].supplied)
         shown = rows(text.partition(":::")[0])
         assert set(options) <= set(shown), name
         refused = "no_such_option"
         with pytest.raises(fedsim.ConfigError, match=refused):
-            plugins.check(kind, name, {refused: 1}, reference_pages.supplied(kind))
+            plugins.check(kind, name, {refused: 1}, plugins.KINDS[kind].supplied)
 
 
 def test_oort_has_the_docstrings_of_its_options(written: dict[str, str]) -> None:
@@ -91,7 +91,7 @@ def test_oort_has_the_docstrings_of_its_options(written: dict[str, str]) -> None
 
 
 def test_what_fedsim_passes_to_a_factory_is_no_option(written: dict[str, str]) -> None:
-    passed = {section.kind: set(section.supplied) for section in PluginSection.__subclasses__()}
+    passed = {kind: set(facts.supplied) for kind, facts in plugins.KINDS.items() if facts.supplied}
     assert passed["wrapper"] == {"rule"}
     for kind, hidden in passed.items():
         assert not hidden & set(rows(written[LISTS[kind]])), kind
@@ -102,8 +102,7 @@ def test_every_command_and_option_has_its_place(written: dict[str, str]) -> None
         for name, below in getattr(command, "commands", {}).items():
             yield from walk(below, f"{path} {name}")
         if not hasattr(command, "commands"):
-            shown = [p for p in command.params if not getattr(p, "hidden", False)]
-            yield path, {opt for p in shown for opt in p.opts if opt.startswith("--")}
+            yield path, {opt for p in command.params for opt in p.opts if opt.startswith("--")}
 
     parts = dict(
         re.findall(r"^## (fedsim [^\n]*)\n(.*?)(?=^## |\Z)", written["commands"], re.MULTILINE | re.DOTALL)

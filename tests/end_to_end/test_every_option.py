@@ -41,12 +41,6 @@ pytestmark = pytest.mark.xdist_group(
     "options"
 )  # one process makes the runs that many options are compared with
 DAY_US = 86400 * US
-GIVEN = {
-    "task": ("clients", "seed", "data_dir"),
-    "model": ("in_shape", "n_classes"),
-    "wrapper": ("rule",),
-}
-"""Parameters of factories that no configuration sets."""
 BASE: dict[str, Any] = {
     "name": "base",
     "seed": 1,
@@ -85,7 +79,9 @@ def options_of() -> Iterator[str]:
         if kind in ("metric", "importer"):  # metrics have no options, and importers are no part of a run
             continue
         for name in plugins.names(kind):
-            for option in plugin_options.options_of(plugins.factory(kind, name), GIVEN.get(kind, ())):
+            for option in plugin_options.options_of(
+                plugins.factory(kind, name), plugins.KINDS[kind].supplied
+            ):
                 yield f"{kind}.{name}.{option}"
 
 

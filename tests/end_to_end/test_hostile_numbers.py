@@ -20,7 +20,6 @@ from fedsim.runs.simulate import simulate
 from small import small
 
 HOSTILE = (10**30, 2**63 - 1, 1e300, 1e-300, -1, -1e300, math.nan, math.inf)
-GIVEN = ("clients", "seed", "data_dir", "in_shape", "n_classes", "rule")
 ALWAYS = {"scenario": "always_on", "horizon": "2h"}
 
 
@@ -38,7 +37,7 @@ def numbers(model: type[pydantic.BaseModel], path: tuple[str, ...] = ()) -> Iter
 def options(kind: str) -> Iterator[tuple[str, str]]:
     """Yield the plug-ins of a kind with each option that may hold a number."""
     for name in plugins.names(kind):
-        for option, known in options_of(plugins.factory(kind, name), GIVEN).items():
+        for option, known in options_of(plugins.factory(kind, name), plugins.KINDS[kind].supplied).items():
             if any(word in str(known.annotation) for word in ("int", "float")):
                 yield name, option
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.opening.study import Cell, Point, Study, Test
+from fedsim.analysis.opening.study import COLUMN_OF, Cell, Point, Study, Test
 from fedsim.analysis.statistics.bootstrap import interval, mean_of, sample_std
 from fedsim.analysis.statistics.paired.pairing import pairing_factor
 from fedsim.analysis.statistics.paired.power import detectable_effect, seeds_needed
@@ -26,7 +26,6 @@ Better = Literal["larger", "smaller", "nearer zero"]
 CONFIDENCE = 0.95
 _DIGITS = 12
 """Decimals of differences: rounding makes differences equal that differ only by floating-point error."""
-_POINT_OF = {"steps": "step", "time": "time_us", "bytes": "bytes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +259,7 @@ def _difference(
         values=values,
         pairing_factor=factor,
         pairing_interval=factor_interval,
-        point_gap=_gap(a, b, _POINT_OF.get(labels["at"])),
+        point_gap=_gap(a, b, COLUMN_OF.get(labels["at"])),
         **_tested(values, test, size),
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsim.analysis.worlds.difference import ks_distance
 from fedsim.analysis.worlds.fitting.portrait import FEW_CLIENTS, Curve, Portrait, portrait
 from fedsim.analysis.worlds.fitting.spells import spells_of
 from fedsim.common import arguments
@@ -99,10 +100,7 @@ def _shares(seen: Portrait, fitted: Portrait) -> Statistic:
     a, b = seen.shares, fitted.shares
     if min(len(a), len(b)) < FEW_CLIENTS:
         return Statistic("online shares", "KS", math.nan, math.nan, len(a), "clients")
-    at = np.concatenate([a, b])
-    below = [np.searchsorted(part, at, side="right") / len(part) for part in (a, b)]
-    distance = float(np.abs(below[0] - below[1]).max())
-    return Statistic("online shares", "KS", distance, _ks_chance(len(a), len(b)), len(a), "clients")
+    return Statistic("online shares", "KS", ks_distance(a, b), _ks_chance(len(a), len(b)), len(a), "clients")
 
 
 def _ks_chance(n: int, m: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,19 +32,12 @@ def check_free(out: Path, force: bool, sources: Iterable[Path] = ()) -> None:
         raise ConfigError(f"{out} exists; use --force to overwrite it")
 
 
-@contextmanager
-def writing(option: str, path: Path) -> Iterator[None]:
-    """Raise RunError if the system refuses to write the file of an option in the body."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"{option} {path}: cannot be written: {error.strerror or error}") from error
-
-
 def save_picture(picture: Any, png: Path) -> None:
     """Write a picture of `fedsim.analysis.plots`, and show its file. Raises RunError."""
-    with writing("--png", png):
+    try:
         picture.figure.savefig(png, dpi=150, facecolor="white")
+    except OSError as error:
+        raise RunError(f"--png {png}: cannot be written: {error.strerror or error}") from error
     say(f"picture: {png}")
 
 

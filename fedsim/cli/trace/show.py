@@ -11,7 +11,7 @@ from typer import Option
 from fedsim import analysis
 from fedsim.cli.options import PAGES, PICTURES, check_ending
 from fedsim.cli.trace.chart import blocks, chart
-from fedsim.cli.trace.output import Png, TraceFile, save_picture, warnings, writing
+from fedsim.cli.trace.output import Png, TraceFile, save_picture, warnings
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.terminal import Terminal, facts_table, say
 
@@ -56,8 +56,7 @@ def show(
 
 
 def _write_page(trace: Trace, title: str, html: Path, classes: NDArray[Any] | None) -> None:
-    with writing("--html", html):
-        analysis.write_world_page(trace, title, html, classes)
+    analysis.write_world_page(trace, title, html, classes)
     say(f"page: {html}")
 
 

@@ -221,7 +221,6 @@ def speed_table(
     ids: Sequence[str],
     speeds: Mapping[str, ArrayLike],
     facts: Mapping[str, Sequence[Any]] | None = None,
-    horizon_us: int = DAY_US,
 ) -> Trace:
     """Return a Trace of clients with constant speeds and unknown availability.
 
@@ -236,8 +235,8 @@ def speed_table(
         values.append(speed[present])
         kinds += [kind] * len(present)
     client = np.concatenate(clients)
-    start_us, end_us = np.zeros(len(client), np.int64), np.full(len(client), horizon_us)
-    world: TraceFacts = {"clients": n, "horizon_us": horizon_us, "after_end": "repeat"}
+    start_us, end_us = np.zeros(len(client), np.int64), np.full(len(client), DAY_US)
+    world: TraceFacts = {"clients": n, "horizon_us": DAY_US, "after_end": "repeat"}
     world["about"] = about(ids, facts)
     return Trace.of(client, start_us, end_us, kinds, np.concatenate(values), **world)
 

@@ -198,7 +198,7 @@ def test_open_all_expands_a_folder_of_arms_in_their_order(tmp_path: Path) -> Non
     for alone in (tmp_path / "quick", str(tmp_path / "quick")):
         assert [run.label for run in analysis.open_all(alone)] == [run.label for run in runs[:-1]]
     assert [run.label for run in runs] == ["fedlf", "fedavg", "single"]
-    with pytest.raises(RunError, match=r"holds several runs \(fedlf, fedavg\): name one of these folders"):
+    with pytest.raises(RunError, match=r"holds several runs \(fedavg, fedlf\): name one of these folders"):
         analysis.open_run(tmp_path / "quick")
 
 

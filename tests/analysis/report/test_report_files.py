@@ -14,7 +14,7 @@ import fedsim
 from fedsim import analysis
 from fedsim.analysis.drawing.picture import INK, arm_keys
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
-from fedsim.analysis.report.document import Column, Table, heading_of, slugs
+from fedsim.analysis.report.document import Column, Table, slugs
 from fedsim.analysis.report.report import run_document
 from fedsim.analysis.report.report_files import _add_legend, as_csv, as_latex, write_figures, write_tables
 from fedsim.analysis.tables.closing import ACCURACIES, closing
@@ -189,14 +189,6 @@ def test_wrong_asks_name_what_is_there(folders: list[Path], tmp_path: Path) -> N
 )
 def test_numbers_of_any_magnitude_are_short(value: float, text: str) -> None:
     assert Column("x", None).show(value) == text
-
-
-def test_headings_have_their_units() -> None:
-    assert heading_of("mean_percent") == "mean accuracy, %"
-    assert heading_of("worst10_percent") == "worst 10 % of clients, %"
-    assert heading_of("variance_percent2") == "variance, %²"
-    assert heading_of("angle_rad") == "angle, rad"
-    assert heading_of("jain") == "jain"
 
 
 def test_names_are_plain_and_different() -> None:

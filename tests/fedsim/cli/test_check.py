@@ -40,10 +40,3 @@ def test_a_violation_is_named_and_ends_with_code_1(folder: Path, capsys: pytest.
     assert code == 1
     assert "the manifest has the counts of the tables" in out
     assert "break an invariant" in err
-
-
-def test_the_former_option_names_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = called(capsys, "verify", str(folder), "--invariants")
-    assert code == 2
-    assert f"use fedsim check '{folder}'" in err
-    assert "--invariants" not in called(capsys, "verify", "--help")[1]

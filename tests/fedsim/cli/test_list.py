@@ -53,8 +53,7 @@ def test_every_plug_in_is_shown_with_all_its_options(
         out = listed(capsys, plural, name)
         assert out.startswith(f"{kind} {name}\n\n{plugins.summary(kind, name)[:40]}")
         if kind != "metric":
-            supplied = {"task": ("clients", "seed", "data_dir"), "model": ("in_shape", "n_classes")}
-            known = options_of(plugins.factory(kind, name), supplied.get(kind, ("rule",)))
+            known = options_of(plugins.factory(kind, name), plugins.KINDS[kind].supplied)
             rows = {line.split()[0].partition(".")[0] for line in out.splitlines() if line.strip()}
             assert known.keys() <= rows
             assert ("It has no options." in out) is (not known)

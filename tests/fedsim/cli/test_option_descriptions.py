@@ -82,14 +82,11 @@ def test_docstrings_of_fields_are_those_of_all_bases() -> None:
     assert field_docstrings(int) == {}
 
 
-SUPPLIED: dict[str, Any] = {"task": ("clients", "seed", "data_dir"), "model": ("in_shape", "n_classes")}
-
-
 @pytest.mark.parametrize("kind", [kind for kind in plugins.KINDS if kind != "metric"])
 def test_defaults_are_those_that_the_factory_has(kind: str) -> None:
     for name in plugins.names(kind):
         make = plugins.factory(kind, name)
-        supplied = SUPPLIED.get(kind, ("rule",))
+        supplied = plugins.KINDS[kind].supplied
         shown: dict[str, Any] = {}
         for option in described_options(make, supplied):
             outer, _, inner = option.name.partition(".")

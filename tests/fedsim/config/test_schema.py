@@ -153,10 +153,9 @@ def test_a_wrong_study_is_refused_at_its_place(
 
 @pytest.mark.parametrize("kind", ["rule", "client", "selector", "task", "model", "partitioner", "scenario"])
 def test_every_plug_in_validates_with_all_defaults(kind: str, of_run: Draft202012Validator) -> None:
-    supplied = {"task": ("clients", "seed", "data_dir"), "model": ("in_shape", "n_classes")}
     tables = {"rule": "algorithm", "selector": "selection", "partitioner": "partition"}
     for name in plugins.names(kind):
-        options = plugins.resolved(kind, name, {}, supplied.get(kind, ()))
+        options = plugins.resolved(kind, name, {}, plugins.KINDS[kind].supplied)
         if kind == "scenario":
             raw = RAW | {"world": {"scenario": name, "options": options}}
         else:

@@ -81,9 +81,9 @@ def _bytes(plan: HistoryPlan) -> int:
 )
 def test_the_resolved_table_asks_for_the_same_plan(budget: int | None, slots: int | None, wish: str) -> None:
     section = MemorySection(history=wish, budget=budget, slots=slots)  # type: ignore[arg-type]
-    plan = section.plan(SIZE, "cpu")
+    (plan,) = section.plans([SIZE], "cpu")
     resolved = section.chosen(plan)
-    assert resolved.plan(SIZE, "cpu") == plan
+    assert resolved.plans([SIZE], "cpu") == [plan]
     assert resolved.budget is None
     assert MemorySection.model_validate(resolved.model_dump(mode="json", exclude_none=True)) == resolved
     if wish != "auto":
