@@ -11,6 +11,8 @@ Deviations and choices:
   step, so step size 1 is the paper's η.
 - Several workers try all step sizes of `search` at once, and take the one that the paper's search, one after the
   other, would take (`mathematics/line_search.py`).
+- Where an update of the step is stale, its loss is that of an older model. The search then measures the losses before
+  the step by a trial of length 0.
 - The expected loss of a client is its first loss, then the running mean, as long as losses do not exceed it.
 - Remembered rows keep the norm to which their own step scaled them.
 - As in the authors' code, a client whose update is zero has no row, and its losses count neither for the angle
@@ -79,7 +81,8 @@ def fedmdfg(
         if search is not None and direction.weights.any():
             slopes = (gram @ direction.weights)[kept] / stack.rates(lr or 1.0)[kept]
             lengthened = max(direction.diagnostics.get("rescaled", 1.0), 1.0)
-            start = SearchStart(kept, losses, slopes, bool(guidance.any()), bool(scale[stack.m :].any()))
+            before = None if stack.staleness[kept].any() else losses
+            start = SearchStart(kept, before, slopes, bool(guidance.any()), bool(scale[stack.m :].any()))
             direction = replace(direction, search=line_search(search, lengthened, start))
         after = {"expected": expectations.losses, "counts": expectations.counts}
         return direction, {**after, "mean_norm": equalising.mean_norm}

@@ -76,8 +76,8 @@ class SearchStart:
 
     clients: NDArray[np.intp]
     """[k] positions of those that count among the present clients."""
-    losses: Floats
-    """[k] their losses before the step."""
+    losses: Floats | None
+    """[k] their losses before the step; None if they are of older models: a trial of length 0 measures them."""
     slopes: Floats
     """[k] g_i·d of each of them."""
     guided: bool
@@ -88,20 +88,29 @@ class SearchStart:
 
 def line_search(s: int, scale: float, start: SearchStart) -> LineSearch:
     """Return the search over the factors of `search_steps` on η: it takes the first one accepted, or `chosen`."""
-    steps = tuple(search_steps(1.0, s, scale, any_absent=start.any_absent))
+    lengths = tuple(search_steps(1.0, s, scale, any_absent=start.any_absent))
+    first = 0 if start.losses is not None else 1
+    steps, before = (0.0,) * first + lengths, start.losses
 
-    def trial(position: int, losses: Floats) -> Trial:
-        return Trial(steps[position], losses[start.clients])
+    def is_accepted(trial: Trial, before: Floats) -> bool:
+        return accepted(trial, before, start.slopes, guided=start.guided)
 
     def accepts(position: int, losses: Floats) -> bool:
-        return accepted(trial(position, losses), start.losses, start.slopes, guided=start.guided)
+        nonlocal before
+        if position < first:
+            before = losses[start.clients]
+            return False
+        assert before is not None
+        return is_accepted(Trial(steps[position], losses[start.clients]), before)
 
     def choose(losses: Floats) -> int:
-        for position, after in enumerate(losses):
-            if accepts(position, after):
-                return position
-        trials = [trial(position, after) for position, after in enumerate(losses)]
-        return trials.index(chosen(trials, start.losses, 1.0, any_absent=start.any_absent))
+        of_start = losses[:, start.clients]
+        now = of_start[0] if start.losses is None else start.losses
+        trials = [Trial(steps[i], of_start[i]) for i in range(first, len(losses))]
+        for position, trial in enumerate(trials):
+            if is_accepted(trial, now):
+                return first + position
+        return first + trials.index(chosen(trials, now, 1.0, any_absent=start.any_absent))
 
     return LineSearch(steps, choose, accepts)
 

@@ -77,7 +77,7 @@ def _stated(stack: Stack) -> Floats:
         client = stack.clients[unknown[0]]
         raise RunError(
             f"step {stack.step}, client {client}: expected the probability with which the selector chose the client, "
-            "found none; take a selector that states it, such as uniform, or rate = 'count' or 'intervals'"
+            "found none; take a selector that states it (docs/selection.md), or rate = 'count' or 'intervals'"
         )
     return stated
 

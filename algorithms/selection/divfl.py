@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.selection.parts.draws import others
+from fedsim.algorithms.selection.parts.draws import others, share_of
 from fedsim.engine.selector import Clients, Floats, Ints, Selector, View, stateless
 
 
@@ -44,7 +44,7 @@ def divfl(
         left = others(view.candidates, fresh)
         if len(fresh) == k or not len(left):
             return fresh
-        window = len(left) if share is None else max(k, int(share * view.n_clients))
+        window = len(left) if share is None else max(k, share_of(view.n_clients, share))
         clients, apart = _distances(view, distance == "squared")
         working = np.flatnonzero(view.busy[clients])
         covered = apart[:, working].min(axis=1, initial=np.inf)

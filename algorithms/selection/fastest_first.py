@@ -19,4 +19,4 @@ def fastest_first() -> Selector:
     def select(view: View, k: int, rng: np.random.Generator) -> Choice:
         return choose_lowest(view.candidates, durations_us(view, view.candidates), k, rng)
 
-    return stateless(select)
+    return stateless(select, draws=False)

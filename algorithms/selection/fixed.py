@@ -44,7 +44,7 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
         once = wanted[np.sort(first)]
         return Choice.certain(once[np.isin(once, view.candidates)][:k])
 
-    return stateless(select)
+    return stateless(select, draws=False)
 
 
 def _read(path: Path) -> tuple[Ints, Ints]:

@@ -23,4 +23,4 @@ def longest_absent(*, since: Literal["used", "dispatched"] = "used") -> Selector
         last = view.last_step if since == "used" else view.last_dispatch
         return choose_lowest(view.candidates, last[view.candidates], k, rng)
 
-    return stateless(select)
+    return stateless(select, draws=False)

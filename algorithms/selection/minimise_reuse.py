@@ -27,4 +27,4 @@ def minimise_reuse() -> Selector:
         inclusion = 1.0 if state else k / len(view.candidates)
         return Choice(chosen, np.full(k, inclusion)), {"ticket": ticket}
 
-    return Selector(select)
+    return Selector(select, draws=False)

@@ -21,4 +21,4 @@ def round_robin() -> Selector:
         chosen = np.roll(view.candidates, -turn)[:k]
         return Choice.certain(chosen), {"next": int(chosen[-1]) + 1}
 
-    return Selector(select, lambda: {"next": 0})
+    return Selector(select, lambda: {"next": 0}, draws=False)

@@ -43,7 +43,9 @@ def ucb_cs(*, gamma: Annotated[float, Field(gt=0, le=1)] = 0.7) -> Selector:
         after = _counted(view, state, gamma)
         return choose_highest(view.candidates, index(view, after)[view.candidates], k, rng), after
 
-    return Selector(select, lambda: {"step": 0, "steps": 0.0, "sigma": 0.0}, needs=frozenset({"losses"}))
+    return Selector(
+        select, lambda: {"step": 0, "steps": 0.0, "sigma": 0.0}, needs=frozenset({"losses"}), draws=False
+    )
 
 
 def index(view: View, state: State) -> Floats:

@@ -120,6 +120,8 @@ class Dispatcher:
         selector, n = self.plan.selector, self.world.clients
         if selector.propose is None or self.plan.pacing.least_candidates > 1:  # candidates must be counted
             return None
+        if self.plan.inclusion:  # a proposed client's is unknown
+            return None
         return Numbers(self.plan.seed, "select one", lambda numbers: proposed(selector, numbers, n))
 
     def _candidates(self) -> Ints:

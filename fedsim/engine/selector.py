@@ -154,6 +154,8 @@ class Selector:
             `norms`: the server keeps the norm of each client's last update; `updates`: it keeps the update too, in
             memory of its own beside the rule's history, for `update_products`.
         clairvoyant: whether the selector uses the future of the world; the manifest records it.
+        draws: whether chance decides beyond ties; rules that divide by inclusion probabilities refuse a selector
+            without draws.
         propose: a fast way to fill a single place without a list of all candidates: `propose(numbers, K)` returns
             clients in the shape of `numbers`, which are independent and uniform in (0, 1). The first candidate along
             the last axis is chosen; if there is none, `select` chooses. Buffered and asynchronous pacings dispatch
@@ -165,6 +167,7 @@ class Selector:
     needs: frozenset[Need] = frozenset()
     clairvoyant: bool = False
     propose: Callable[[Floats, int], Clients] | None = None
+    draws: bool = True
 
     def __post_init__(self) -> None:
         for need in sorted(set(self.needs) - set(get_args(Need))):

@@ -148,6 +148,8 @@ class Plan:
     audit: Audit | None = None
     start: StartFrom = "current"
     """The model that jobs start from; see `fedsim.server.rule.Algorithm.start`."""
+    inclusion: bool = False
+    """Whether the rule needs the probability with which each client was chosen."""
 
 
 @dataclass(slots=True)

@@ -174,10 +174,10 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     server = _server(config, data, network, device)
     needs = server.algorithm().needs
     bench = _workbench(config, data, needs, model, device)
-    check_parts(config, server, bench, data)
+    selector = _selector(config)
+    check_parts(config, server, selector, bench, data)
     check_precision(network, bench)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
-    selector = _selector(config)
     bench, server = replace(bench, mode=mode), _with_plans(config, server, selector, device)
     asked = config.memory
     config = config.settled(mode, server.updates or cast(HistoryPlan, server.history))
@@ -301,6 +301,7 @@ def _plan(
         droppers=Droppers.among(bench.adversaries, config.seed_of("world")),
         audit=_audit(config, algorithm.needs.memory),
         start=algorithm.start,
+        inclusion=algorithm.needs.inclusion != "none",
     )
 
 

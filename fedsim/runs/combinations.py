@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
-from fedsim.server.rule import Algorithm
+from fedsim.engine.selector import Selector
+from fedsim.server.rule import Algorithm, Inclusion
 from fedsim.server.spec import ServerSpec
 from fedsim.training.attacked_jobs import relabelled
 from fedsim.training.augmentation import check_images
@@ -23,9 +24,12 @@ from fedsim.worlds.world import World
 Ints = NDArray[np.int64]
 
 
-def check_parts(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
-    """Refuse a rule, a pacing, client methods, attacks, splits or audits that do not fit each other or the data."""
+def check_parts(
+    config: RunConfig, server: ServerSpec, selector: Selector, bench: WorkbenchSpec, data: FederatedData
+) -> None:
+    """Refuse parts that do not fit each other or the data: rule, selector, pacing, client method, attacks, splits."""
     _check_start(config, server)
+    _check_inclusion(config, server.algorithm().needs.inclusion, selector)
     _check_rule(config, server, data, bench.method())
     _check_halves(config, server.algorithm(), bench.method())
     _check_two_steps(config, bench.method())
@@ -73,6 +77,25 @@ def _check_start(config: RunConfig, server: ServerSpec) -> None:
         )
 
 
+def _check_inclusion(config: RunConfig, wanted: Inclusion, selector: Selector) -> None:
+    """Refuse a rule that divides by inclusion probabilities where there are none, or where they are not a step's."""
+    if wanted == "none":
+        return
+    rule = f"rule {config.algorithm.name!r} divides by the probabilities with which clients are chosen"
+    if not selector.draws:
+        raise ConfigError(
+            f"selection.name: {rule}, and {config.selection.name!r} draws none but ties: expected a selector that "
+            "draws, such as 'uniform', or a rule that counts, such as 'debiased' with rate = \"count\""
+        )
+    pacing = config.pacing.pacing()
+    if wanted == "rates" and not (pacing.cancels and pacing.refill == "step" and not config.dropout.replace):
+        raise ConfigError(
+            f"algorithm.rate: {rule} for a step, which are known where all clients of a step are chosen at once: with "
+            "pacing.refill = 'step', pacing.late = 'drop' and without dropout.replace; expected these, "
+            "normalise = true, or another rate such as 'count'"
+        )
+
+
 def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData, method: ClientMethod) -> None:
     """Refuse a rule that lacks what the pacing asks of it, or that asks for more than the training gives."""
     algorithm = server.algorithm()
@@ -115,12 +138,19 @@ def _check_gradients(config: RunConfig, sizes: Ints, method: ClientMethod) -> No
         )
     if train.epochs != 1:
         raise ConfigError(f"train.epochs: {wants}: expected 1, found {train.epochs}")
-    if train.momentum:
-        raise ConfigError(f"train.momentum: {wants}: expected 0, found {train.momentum}")
+    for key, value in (("momentum", train.momentum), ("weight_decay", train.weight_decay)):
+        if value:
+            raise ConfigError(f"train.{key}: {wants}: expected 0, found {value}")
+    if config.algorithm.rows != "start":
+        raise ConfigError(f"algorithm.rows: {wants}: expected 'start', found {config.algorithm.rows!r}")
     if (mode := config.cost.completeness.mode) != "all":
         raise ConfigError(f"cost.completeness.mode: {wants}: expected 'all', found {mode!r}")
     if method.plain_step_first:
         raise ConfigError(f"client.name: {wants}, and client method {config.client.name!r} makes two")
+    if method.train is not None and not method.reports_loss:
+        raise ConfigError(
+            f"client.name: {wants}, and client method {config.client.name!r} descends another loss"
+        )
 
 
 def _check_halves(config: RunConfig, algorithm: Algorithm, method: ClientMethod) -> None:

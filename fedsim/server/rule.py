@@ -157,6 +157,8 @@ EvaluatedModel = Literal["last", "mean"]
 
 GramLevel = Literal["none", "model", "blocks"]
 """No inner products, those of whole rows, or those block by block."""
+Inclusion = Literal["none", "ratios", "rates"]
+"""Nothing of inclusion probabilities, how those of clients compare with each other, or those of a whole step."""
 
 
 @arguments.checked
@@ -183,6 +185,9 @@ class Needs:
     """Each row must be one gradient step on all training samples of its client; anything else is refused."""
     replaced: bool = False
     """The remembered rows of clients that are present too, as they were before this step; needs a memory."""
+    inclusion: Inclusion = "none"
+    """The probabilities with which the selector chose clients, `Stack.inclusion`, as `ratios` of clients to each other
+    or as `rates` of a step, for which the pacing must choose all clients of a step at once."""
 
     def __post_init__(self) -> None:
         if not self.memory >= 0:

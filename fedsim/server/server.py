@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedsim.common.errors import RunError, SolverError
 from fedsim.common.stopwatch import Stopwatch
@@ -138,10 +139,18 @@ class Server:
         else:
             self.first_step = step
         if self.algorithm.needs.memory:
-            any_loss = not self.algorithm.needs.losses
-            self.history.inherit(saved["history"], lambda notes: any_loss | np.isfinite(notes["loss"]))
+            self.history.inherit(saved["history"], self._usable)
         if self.updates is not None:
             self.updates.inherit(saved)
+
+    def _usable(self, notes: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        """Return [k] which rows of another rule's history came with the reports that this rule needs."""
+        needs = self.algorithm.needs
+        read = ["loss"] * needs.losses + ["loss_after", "accuracy_after"] * needs.after
+        usable = np.ones(len(notes["loss"]), dtype=bool)
+        for name in read:
+            usable &= np.isfinite(notes[name])
+        return usable
 
     def step(self, arrivals: StepInput, rows: Rows, starts: Starts = NO_STARTS) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.

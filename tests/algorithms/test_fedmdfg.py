@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,23 @@ def test_the_search_takes_what_the_paper_would_have_taken() -> None:
     assert search.accepts is not None
     assert [search.accepts(i, after) for i, after in enumerate(falling[:3])] == [False, False, True]
     assert not any(search.accepts(i, after) for i, after in enumerate(rising))
+
+
+def test_a_search_after_a_stale_update_compares_with_losses_that_a_first_trial_measures() -> None:
+    """At the model of the stale update the losses were higher, and each trial would seem to lower them."""
+    rows, old, now = updates(3, 4, 6), np.full(4, 9.0), np.full(4, 1.0)
+    stale = replace(stack(rows, old), staleness=np.array([0, 2, 0, 0]))
+    rule = fedmdfg(search=1, theta_deg=90.0, lr=1e6)
+    direction, _ = rule.weigh(stale, rule.init())
+    search = direction.search
+    assert search is not None
+    assert search.steps[:3] == (0.0, 2.0, 1.0)
+    after = np.stack([now, now * 2, now * 0.5, *(now * 3 for _ in search.steps[3:])])
+    assert search.steps[search.choose(after)] == 1.0
+    assert search.accepts is not None
+    assert [search.accepts(i, losses) for i, losses in enumerate(after[:3])] == [False, False, True]
+    rising = np.stack([now, *(now * (2 + step) for step in search.steps[1:])])
+    assert search.steps[search.choose(rising)] == search.steps[-1] > 0
 
 
 def test_a_loss_has_to_fall_as_far_as_its_gradient_says() -> None:

@@ -53,8 +53,16 @@ WANTED = r"rule '\w+' wants one gradient step on all samples of a client: expect
             {"train": {"batch_size": "full"}, "client": {"name": "ditto_global"}},
             "client.name: .*, and client method 'ditto_global' makes two",
         ),
+        (
+            {"train": {"batch_size": "full", "weight_decay": 0.1}},
+            f"train.weight_decay: {WANTED} 0, found 0.1",
+        ),
+        (
+            {"train": {"batch_size": "full"}, "client": {"name": "fedcka"}},
+            "client.name: .*, and client method 'fedcka' descends another loss",
+        ),
     ],
-    ids=["default batches", "two epochs", "momentum", "completeness", "two steps"],
+    ids=["default batches", "two epochs", "momentum", "completeness", "two steps", "decay", "another loss"],
 )
 def test_rules_of_gradients_refuse_other_training(rule: str, changes: dict[str, Any], match: str) -> None:
     plain: dict[str, Any] = {"train": {}, "pacing": TIMINGS["sync"]}
@@ -63,6 +71,13 @@ def test_rules_of_gradients_refuse_other_training(rule: str, changes: dict[str, 
             small(algorithm={"name": rule, "wrap": [{"name": "clipped", "norm": 1.0}]}, **plain | changes)
         )
     prepare(small(algorithm={"name": "fedavg"}, **plain | changes))
+
+
+def test_rows_measured_from_the_current_model_are_no_gradients() -> None:
+    tables: dict[str, Any] = {"train": {"batch_size": "full"}, "pacing": TIMINGS["fedbuff"]}
+    prepare(small(algorithm={"name": "qfedsgd"}, **tables))
+    with pytest.raises(ConfigError, match=f"algorithm.rows: {WANTED} 'start', found 'current'"):
+        prepare(small(algorithm={"name": "qfedsgd", "rows": "current"}, **tables))
 
 
 @pytest.mark.parametrize("train", [{"momentum": 0.9}, {"weight_decay": 0.1}])

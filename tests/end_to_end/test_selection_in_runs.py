@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedsim import analysis
-from fedsim.common.errors import RunError
+from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.load import load_config
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.selector import Clients, View, stateless
@@ -142,7 +142,52 @@ def test_rules_weigh_by_the_probabilities_that_selectors_state(tmp_path: Path) -
     assert models[0] != models[2]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pacing": {"preset": "sync", "clients": 1}},
+        {"pacing": {"preset": "fedbuff", "buffer": 2, "concurrency": 4}, "normalise": True},
+    ],
+    ids=["one place", "ratios in a buffer"],
+)
+def test_probabilities_are_known_where_places_are_filled_one_at_a_time(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    rule = {"name": "debiased", "rate": "known"} | {k: v for k, v in changes.items() if k == "normalise"}
+    config = small(algorithm=rule, selection={"name": "uniform"}, pacing=changes["pacing"])
+    jobs = analysis.open_run(run(config, tmp_path).folder).frame("jobs")
+    assert jobs.inclusion.between(0, 1, inclusive="right").all()
+
+
+@pytest.mark.parametrize(
+    "pacing",
+    [
+        {"preset": "fedbuff", "buffer": 2, "concurrency": 4},
+        {"preset": "fedasync", "concurrency": 4},
+        {"preset": "deadline", "clients": 4, "deadline": "1h", "late": "keep"},
+    ],
+    ids=lambda pacing: str(pacing["preset"]),
+)
+def test_chances_of_one_choice_are_no_rates_of_a_step_of_several(pacing: dict[str, Any]) -> None:
+    config = small(
+        algorithm={"name": "debiased", "rate": "known"}, selection={"name": "uniform"}, pacing=pacing
+    )
+    with pytest.raises(ConfigError, match=r"algorithm.rate: rule 'debiased' .* normalise = true"):
+        prepare(config)
+
+
+@pytest.mark.parametrize(
+    "name", ["round_robin", "longest_absent", "fastest_first", "slowest_first", "ucb_cs"]
+)
+def test_a_rule_that_divides_by_chances_refuses_a_selector_that_leaves_nothing_to_chance(name: str) -> None:
+    config = small(algorithm={"name": "fedstale", "rate": "known"}, selection={"name": name})
+    with pytest.raises(
+        ConfigError, match=rf"selection.name: rule 'fedstale' .* '{name}' draws none but ties"
+    ):
+        prepare(config)
+
+
 def test_a_rule_that_needs_probabilities_says_which_client_has_none(tmp_path: Path) -> None:
     config = small(algorithm={"name": "debiased", "rate": "known"}, selection={"name": "oort"})
-    with pytest.raises(RunError, match=r"step 0, client \d+: expected the probability .* such as uniform"):
+    with pytest.raises(RunError, match=r"step 0, client \d+: expected the probability .* or rate = 'count'"):
         run(config, tmp_path)

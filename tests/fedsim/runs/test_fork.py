@@ -276,6 +276,20 @@ def test_a_rule_of_gradients_does_not_get_jobs_under_way_that_take_several_steps
     assert branch(gradients.folder, At(step=4), sets[0], out=tmp_path / "child").status == "done"
 
 
+@pytest.mark.parametrize("rule", [{"name": "fedfa"}, {"name": "qfedavg", "losses": "after"}])
+def test_a_rule_takes_no_remembered_row_without_the_reports_that_it_reads(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    """MIFA's rows came without losses and accuracies after training, which would make all weights NaN."""
+    parent = run(small(algorithm={"name": "mifa"}, pacing={"preset": "sync", "clients": 3}), tmp_path)
+    sets = [f"algorithm.{key}={value}" for key, value in rule.items()]
+    wrap = 'algorithm.wrap=[{name="with_absent", window="all"}]'
+    child = branch(parent.folder, At(step=4), *sets, wrap, out=tmp_path / "child")
+    steps = table(child.folder, "steps")
+    assert child.status == "done"
+    assert steps.remembered[steps.step > 4].max() > 0
+
+
 def test_a_damaged_checkpoint_does_not_stop_a_fork_that_has_one_before(tmp_path: Path) -> None:
     parent = run(small(checkpoint={"every_steps": 2, "keep": "all"}), tmp_path)
     steps, saved = table(parent.folder, "steps"), checkpoints(parent.folder)
