@@ -35,4 +35,4 @@ def power_of_choice(
         values = view.ask_losses(pool) if losses == "asked" else view.last_loss[pool]
         return highest(pool, np.where(np.isnan(values), np.inf, values), k, rng)
 
-    return stateless(select, needs=frozenset({"losses"}))
+    return stateless(select, needs=frozenset({"asked" if losses == "asked" else "losses"}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ _NAMES = {
     if issubclass(table, PluginSection)
 }
 """The tables of the keys that name a plug-in."""
-_CHOSEN_FOR = {"train.mode": ("model.name", "client.name"), "stop.rising": ("stop.metric",)}
+CHOSEN_FOR = {"train.mode": ("task.name", "model.name", "client.name"), "stop.rising": ("stop.metric",)}
 """Keys that go when one of these has another value: they were chosen for the former one."""
 
 
@@ -178,10 +179,11 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
 
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
     the table share stay. So does naming another scenario (`world.scenario=churn`). Keys that were chosen for another
-    plug-in or metric go too, unless an assignment sets them. Raises ConfigError.
+    plug-in or metric go too, unless an assignment sets them. The same holds within an arm. Raises ConfigError.
     """
+    sets = changed_within({"arms": raw.get("arms")}, sets)
     keys = [text.partition("=")[0].strip() for text in sets]
-    before_sets = {key: [_value_at(raw, other) for other in others] for key, others in _CHOSEN_FOR.items()}
+    before_sets = {key: [value_at(raw, other) for other in others] for key, others in CHOSEN_FOR.items()}
     for text, key in zip(sets, keys, strict=True):
         table = key.removesuffix(".name")
         if key in _NAMES and isinstance(before := raw.get(table), Mapping):
@@ -193,18 +195,37 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
             raw["world"] = dict(before)
             assign(raw, text)
             if not _same_scenario(before, raw["world"]):
-                raw["world"].pop("options", None)
+                own = without_scenario(before)
+                raw["world"] = {k: v for k, v in raw["world"].items() if k in own or k == "scenario"}
     for text in sets:
         assign(raw, text)
-    for key, others in _CHOSEN_FOR.items():
+    for key, others in CHOSEN_FOR.items():
         table, _, name = key.partition(".")
-        same = [_value_at(raw, other) for other in others] == before_sets[key]
+        same = [value_at(raw, other) for other in others] == before_sets[key]
         if not same and isinstance(raw.get(table), Mapping) and {table, key}.isdisjoint(keys):
             raw[table] = {k: v for k, v in raw[table].items() if k != name}
     return raw
 
 
-def _value_at(raw: Mapping[str, Any], place: str) -> Any:
+def changed_within(overlays: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
+    """Make the assignments in arms or levels, as `changed` does, and return the others.
+
+    Args:
+        overlays: by place, such as `arms` or `axes.rule`, the tables of each arm or level by its name.
+        sets: assignments such as `arms.fair.algorithm.name=fedlf`.
+    """
+    left = list(sets)
+    for place, named in overlays.items():
+        for name, tables in named.items() if isinstance(named, Mapping) else ():
+            start = f"{place}.{name}."
+            inside = [text.removeprefix(start) for text in left if text.startswith(start)]
+            if inside and isinstance(tables, dict):
+                changed(tables, inside)
+                left = [text for text in left if not text.startswith(start)]
+    return left
+
+
+def value_at(raw: Mapping[str, Any], place: str) -> Any:
     """Return the value of a key such as `client.name`, by default that of its table's model."""
     table, _, name = place.partition(".")
     (model,) = models_in(RunConfig.model_fields[table].annotation)
@@ -272,15 +293,23 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
     A table that names another plug-in replaces the whole table; one that names another scenario replaces its options.
     """
-    result = (
-        dict(base) if _same_scenario(base, changes) else {k: v for k, v in base.items() if k != "options"}
-    )
+    result = dict(base) if _same_scenario(base, changes) else without_scenario(base)
     for key, value in changes.items():
         below: Any = result.get(key)
         are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
         same_plugin = are_tables and value.get("name") in (None, below.get("name"))
         result[key] = merged(below, value) if same_plugin else value
     return result
+
+
+def without_scenario(world: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `[world]` table without the options of its scenario, and without `after_end` if that is its default."""
+    options = world.get("options", {})
+    left = {key: value for key, value in world.items() if key != "options"}
+    with suppress(ConfigError):
+        if plugins.build("scenario", str(world["scenario"]), options).after_end == world.get("after_end"):
+            left.pop("after_end", None)
+    return left
 
 
 def _same_scenario(world: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:

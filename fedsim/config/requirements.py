@@ -17,8 +17,9 @@ from fedsim.common.option_requirements import lacks_in, refusal, without
 from fedsim.config.errors import validated
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
-from fedsim.config.timing import StopSection, smaller_is_better
+from fedsim.config.timing import smaller_is_better
 from fedsim.config.world import WorldConfig
+from fedsim.engine.selector import Need
 
 _LEAVE, _ADAPT = "dropout.leave", "adapt_steps"
 Lacks = dict[str, str]
@@ -49,15 +50,15 @@ def _across(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Yield the keys that depend on a key of another table."""
     yield from _of_dropout(config)
     yield from _of_staleness(config)
-    yield from _of_stop(config.stop)
+    yield from _of_stop(config)
     yield from _of_memory(config)
     jitter = config.cost.jitter
     if jitter.law != "lognormal":
         spread = jitter.downlink or jitter.compute or jitter.uplink
         yield "cost.jitter.law", "" if spread else "without a spread; give downlink, compute or uplink"
     if config.train.loss_samples != "all":
-        asks = _asks_for_losses(config)
-        yield "train.loss_samples", "" if asks else "where neither the rule nor the selector asks for losses"
+        lacks = "where neither the rule nor the selector asks clients for losses before training"
+        yield "train.loss_samples", "" if _asks_for_losses(config) else lacks
     if not config.evaluate.personal:
         client = config.client
         personal = plugins.build("client", client.name, client.working_options()).personal
@@ -80,7 +81,12 @@ def _of_dropout(config: RunConfig) -> Iterator[tuple[str, str]]:
         nothing = 'with dropout.chance = 0; give a chance, or set leave = "ignore" to lose nothing'
         yield _LEAVE, nothing if not dropout.chance else ""
     if dropout.partial:
-        yield "dropout.partial", "" if pacing.deadline_us else "without a deadline; give pacing.deadline"
+        one = (
+            "with one epoch, of which a client cannot do fewer; give train.epochs"
+            if _one_epoch(config)
+            else ""
+        )
+        yield "dropout.partial", one if pacing.deadline_us else "without a deadline; give pacing.deadline"
     if dropout.replace:
         filled = 'with pacing.refill = "arrival", which fills each place at once; it needs "step"'
         yield "dropout.replace", filled if pacing.refill == "arrival" else ""
@@ -95,7 +101,18 @@ def _of_staleness(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "algorithm.rows", lacks
 
 
-def _of_stop(stop: StopSection) -> Iterator[tuple[str, str]]:
+def _one_epoch(config: RunConfig) -> bool:
+    return config.train.epochs == 1 and config.cost.completeness.mode == "all"
+
+
+def _of_stop(config: RunConfig) -> Iterator[tuple[str, str]]:
+    stop, evaluate = config.stop, config.evaluate
+    never = (
+        "where only the first and the last model are evaluated; give evaluate.every_steps or evaluate.every"
+    )
+    for key in ("target", "patience"):
+        if getattr(stop, key) is not None:
+            yield f"stop.{key}", "" if evaluate.every_steps or evaluate.every else never
     lacks = "" if stop.stop().metric else "without 'target' or 'patience'"
     if stop.metric != "mean_percent":
         yield "stop.metric", lacks
@@ -106,19 +123,29 @@ def _of_stop(stop: StopSection) -> Iterator[tuple[str, str]]:
 
 
 def _of_memory(config: RunConfig) -> Iterator[tuple[str, str]]:
-    values = {"algorithm.memory": config.algorithm.memory, "memory.slots": config.memory.slots}
-    keys = [key for key, value in values.items() if value]
-    if keys:
-        remembers = config.algorithm.rule(config.train.lr).needs.memory > 0
-        lacks = f"with the rule {config.algorithm.name!r}, which remembers no absent clients"
-        yield from ((key, "" if remembers else lacks) for key in keys)
+    if not (config.algorithm.memory or config.memory.slots):
+        return
+    remembers = config.algorithm.rule(config.train.lr).needs.memory > 0
+    lacks = f"with the rule {config.algorithm.name!r}, which remembers no absent clients"
+    if config.algorithm.memory:
+        yield "algorithm.memory", "" if remembers else lacks
+    if config.memory.slots:
+        keeps = remembers or "updates" in _selector_needs(config)
+        yield "memory.slots", "" if keeps else f"{lacks}, and a selector that reads no updates"
 
 
 def _asks_for_losses(config: RunConfig) -> bool:
-    needs, selection = config.algorithm.rule(config.train.lr).needs, config.selection
-    if needs.losses or needs.search:
+    needs, client = config.algorithm.rule(config.train.lr).needs, config.client
+    if needs.search or "asked" in _selector_needs(config):
         return True
-    return "losses" in plugins.build("selector", selection.name, selection.working_options()).needs
+    return needs.losses and not plugins.build("client", client.name, client.working_options()).reports_loss
+
+
+def _selector_needs(config: RunConfig) -> frozenset[Need]:
+    needs: frozenset[Need] = plugins.build(
+        "selector", config.selection.name, config.selection.working_options()
+    ).needs
+    return needs
 
 
 def refusals(lacks: Lacks) -> list[str]:

@@ -134,6 +134,11 @@ def source_trace(path: Path, *, clients: int | None, seed: int, inside: tuple[Pa
     world = validated(WorldFile, read_toml(path), path).world
     if world.confound is not None:
         raise ConfigError(f"{path}: world.confound: needs a run's data; leave it to the run's own [world]")
+    if world.unknown != "error":
+        raise ConfigError(
+            f"{path}: world.unknown: the run decides what holds where a joined world has no availability: expected it "
+            f"in the run's own [world], found {world.unknown!r} here"
+        )
     return world_trace(world, clients=clients, seed=seed, inside=(*inside, path.resolve()))
 
 

@@ -170,7 +170,7 @@ class Dispatcher:
             buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
             deadline_us=pacing.deadline_us,
             expected_us=partial(_expected_us, self.world, self.plan.costs, run_state),
-            ask_losses=self._asked(lambda clients: trainer.losses(clients, run_state.step), "losses"),
+            ask_losses=self._asked(lambda clients: trainer.losses(clients, run_state.step), "asked"),
             update_norms=self._asked(trainer.update_norms, "norms", "updates"),
             update_products=self._asked(trainer.update_products, "updates"),
             world=self.world if self.plan.selector.clairvoyant else None,
@@ -194,7 +194,7 @@ class Dispatcher:
             return ask
 
         def undeclared(clients: Ints) -> Floats:
-            what = {"losses": "losses", "norms": "norms of updates", "updates": "products of updates"}[
+            what = {"asked": "losses", "norms": "norms of updates", "updates": "products of updates"}[
                 needs[0]
             ]
             raise RunError(f'a selector that asks for {what} must declare needs=frozenset({{"{needs[0]}"}})')

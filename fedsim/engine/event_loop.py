@@ -187,10 +187,10 @@ class EventLoop:
         run_state.client_records.land(client, run_state.now_us - job_table.number("dispatch_us", row))
         overdue, limit = self._is_overdue(row), self.plan.pacing.max_staleness
         run_state.overdue_running -= overdue
-        if overdue:
-            run_state.overdue.append(row)
-        elif limit is not None and run_state.step - job_table.number("version", row) > limit:
+        if limit is not None and run_state.step - job_table.number("version", row) > limit:
             self._drop([row], "stale")
+        elif overdue:
+            run_state.overdue.append(row)
         else:
             run_state.buffer.append(row)
 

@@ -137,7 +137,7 @@ class View:
         return len(self.facts.n_samples)
 
 
-Need = Literal["losses", "accuracy", "labels", "deadline", "norms", "updates"]
+Need = Literal["losses", "asked", "accuracy", "labels", "deadline", "norms", "updates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,9 @@ class Selector:
             state; 1 <= k <= len(candidates). Fewer are allowed. The order of the array is the order in the cohort. A
             `Choice` in place of the array also states with which probability each client was included.
         start: the state before the first call.
-        needs: parts of the view that cost time, or that a real server does not have: `losses` that clients report or
-            `ask_losses` returns, `accuracy` of the last evaluation, `labels`; `deadline`: the pacing must have one;
+        needs: parts of the view that cost time, or that a real server does not have: `losses` that clients report,
+            those `asked` for with `ask_losses`, `accuracy` of the last evaluation, `labels`; `deadline`: the pacing
+            must have one;
             `norms`: the server keeps the norm of each client's last update; `updates`: it keeps the update too, in
             memory of its own beside the rule's history, for `update_products`.
         clairvoyant: whether the selector uses the future of the world; the manifest records it.

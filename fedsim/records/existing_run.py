@@ -120,6 +120,25 @@ def _differences(folder: Path, manifest: Mapping[str, Any], wanted: RunConfig) -
     yield from differences(existing, wanted, memory)
 
 
+def with_asked_memory(
+    raw: dict[str, Any], before: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return changed tables of a run with the `[memory]` that it asked for, if another rule or selector needs another.
+
+    Its file has the storage that was chosen for the former rule and selector, without the budget.
+
+    Args:
+        raw: the tables of the run's file with changes.
+        before: the tables of the file.
+        manifest: the run's.
+    """
+    asked = (manifest.get("memory") or {}).get("asked")
+    same = all(raw.get(table) == before.get(table) for table in ("algorithm", "selection"))
+    if same or asked is None or raw.get("memory") != before.get("memory"):
+        return raw
+    return raw | {"memory": dict(asked)}
+
+
 def differences(existing: RunConfig, wanted: RunConfig, asked: MemorySection | None) -> Iterator[str]:
     """Yield the keys that differ, except for those that the wanted configuration leaves to the machine.
 

@@ -19,6 +19,7 @@ from fedsim.config.errors import read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, assignments, changed, parse, refuse_own
 from fedsim.config.run import RunConfig
+from fedsim.records.existing_run import with_asked_memory
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
 from fedsim.runs.resources import Device, Workers
 from fedsim.runs.result import Result
@@ -56,7 +57,7 @@ def replay_config(
     raw["world"] = dict(world)
     if same_participation:
         raw["selection"] = {"name": "replayed", "jobs": str(folder / _JOBS)}
-    raw = changed(raw, sets)
+    raw = with_asked_memory(changed(raw, sets), parent, manifest)
     refuse_own(parent, raw)
     if raw["world"] != world:
         raise ConfigError("replay: the world is that of the parent; use `fedsim run` to change it")

@@ -32,7 +32,8 @@ def axis_name(key: str, taken: Iterable[str]) -> str:
     """Return the name of the axis of a key: its last part, or all of it where another column has this name."""
     table, _, last = key.rpartition(".")
     used = {*COLUMNS, *plugins.names("metric"), *taken, "name"}
-    name = last if last not in used else f"{table}_{last}" if last != "name" else table.rpartition(".")[2]
+    named = table.rpartition(".")[2] if last == "name" else ""
+    name = last if last not in used else named if named and named not in used else f"{table}_{last}"
     return re.sub(r"\W", "_", name)
 
 

@@ -11,7 +11,16 @@ from typing import Any
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import assign, quoted, validated
-from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, tables_of
+from fedsim.config.load import (
+    Filled,
+    Sets,
+    Source,
+    assignments,
+    changed,
+    changed_within,
+    check_effect,
+    tables_of,
+)
 from fedsim.config.requirements import without_idle
 from fedsim.config.study.seeds import MOST_SEEDS, seeds_in
 from fedsim.config.study.study import StudyConfig
@@ -110,7 +119,7 @@ def source_of(study: Source) -> str:
 
 
 def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
-    """Make assignments; in `run`, naming another plug-in drops the previous one's options, as for a single run."""
+    """Make assignments; naming another plug-in drops the previous one's options, as for a single run."""
     for text in sets:
         if text.startswith("run.") and several(text):
             raise ConfigError(
@@ -123,8 +132,10 @@ def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"--set {text}: no effect, as --scale is applied first; set the key itself, such as run.stop.steps"
             )
-        if not text.startswith("run."):
-            assign(raw, text)
+    axes = raw.get("axes")
+    levels = {f"axes.{axis}": axes[axis] for axis in axes} if isinstance(axes, Mapping) else {}
+    for text in changed_within(levels, [text for text in sets if not text.startswith("run.")]):
+        assign(raw, text)
     return raw
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import read_toml, validated
-from fedsim.config.load import changed, check_effect
+from fedsim.config.load import CHOSEN_FOR, changed, check_effect, value_at
 from fedsim.config.study.study import StudyConfig
 from fedsim.studies.key_axis import Level, axis_name, levels_of, several
 from fedsim.studies.load_study import seeds_of, without_idle_keys
@@ -53,6 +53,7 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
                 level: _with_shared_keys(written, key, tables, fixed) for level, tables in levels.items()
             }
         axes[axis_name(key, axes)] = levels
+        _let_go(run, key, levels, [*values, *(text.partition("=")[0].strip() for text in fixed)])
     raw = {"name": name, "seeds": [seed] if seeds is None else seeds_of(seeds), "run": run, "axes": axes}
     if axes and isinstance(first := next(iter(axes.values())), Mapping):
         raw["compare"] = {"axis": next(iter(axes)), "baseline": next(iter(first))}
@@ -64,6 +65,25 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
         "compare": None,
     }
     return without_idle_keys(study, lambda: before, path.name) if fixed else study
+
+
+def _let_go(run: dict[str, Any], key: str, levels: dict[str, Level], given: Sequence[str]) -> None:
+    """Leave keys of the run that were chosen for a value of `key` to the level that has this value, in place."""
+    for other, chosen_for in CHOSEN_FOR.items():
+        table, _, name = other.partition(".")
+        of_table = run.get(table)
+        if (
+            key not in chosen_for
+            or other in given
+            or not isinstance(of_table, Mapping)
+            or name not in of_table
+        ):
+            continue
+        former = value_at(run, key)
+        run[table] = {k: v for k, v in of_table.items() if k != name}
+        for tables in levels.values():
+            if value_at(tables, key) == former and set(given).isdisjoint(set(chosen_for) - {key}):
+                tables.setdefault(table, {})[name] = of_table[name]
 
 
 def _with_shared_keys(written: dict[str, Any], key: str, level: Level, fixed: Sequence[str]) -> Level:

@@ -123,6 +123,9 @@ def test_memory_settings_hold_for_both_histories(tmp_path: Path) -> None:
     assert planned.updates is not None
     assert planned.history is not None
     assert 0 < planned.updates.remembered == planned.history.remembered < 12
+    alone = changes | {"algorithm": {"name": "fedavg"}}
+    few = run(small(**alone, memory={"slots": 4}), tmp_path / "few")
+    assert load_config(few.folder / "config.resolved.toml")[0].memory.slots == 4
     first = run(tight, tmp_path / "a")
     again = load_config(first.folder / "config.resolved.toml")[0]
     assert again.memory.budget is None

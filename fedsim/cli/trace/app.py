@@ -41,7 +41,8 @@ def make(
     force: Force = False,
 ) -> None:
     """Write the world of a scenario or a join to a trace file."""
-    from fedsim.config.errors import assign, read_toml, validated
+    from fedsim.config.errors import read_toml, validated
+    from fedsim.config.load import changed
     from fedsim.config.world import WorldFile, world_trace
 
     file = _shipped(scenario)
@@ -51,8 +52,7 @@ def make(
             f"{file.name}: expected only a [world] table, found the configuration of a run; once it is run, its world "
             "is RUN/world.parquet"
         )
-    for text in sets or ():
-        assign(raw, text)
+    changed(raw, sets or ())
     world = validated(WorldFile, raw, file.name).world
     if world.trace is not None:
         raise ConfigError(f"{file.name}: world.scenario: missing; the world is a trace file already")

@@ -21,6 +21,7 @@ from fedsim.config.records import ParentSection
 from fedsim.config.run import RunConfig
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
+from fedsim.records.existing_run import with_asked_memory
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD, describe, make_folder, refuse_parent
 from fedsim.records.truncation import cut_tables
@@ -112,7 +113,7 @@ class _Branch:
         manifest = read_manifest(parent)
         config = load_config(parent / CONFIG)[0]
         before = read_toml(parent / CONFIG)
-        raw = changed(deepcopy(before), sets)
+        raw = with_asked_memory(changed(deepcopy(before), sets), before, manifest)
         refuse_own(before, raw)
         raw["name"] = name or f"{config.label}-fork"
         child = parse(raw, "fork", config.label, before)[0]

@@ -187,7 +187,9 @@ def _check_ends(config: RunConfig) -> None:
 def _exact(spec: RunSpec) -> str:
     """Return why the run's events may differ from the plan's; empty if they cannot."""
     plan, bad = spec.plan, spec.config.bad_updates
-    needs = sorted(plan.selector.needs - {"labels", "deadline"})
+    needs = sorted(
+        {"losses" if need == "asked" else need for need in plan.selector.needs - {"labels", "deadline"}}
+    )
     if needs:
         return (
             f"selector {spec.config.selection.name!r} looks at {', '.join(needs)}, which a plan does not know"

@@ -231,10 +231,10 @@ def test_only_the_declared_use_losses_and_accuracies() -> None:
             last_train_loss=blank,
             last_loss_rms=blank,
             last_batch_rms=blank,
-            ask_losses=lookup(blank),
         )
         without: dict[Need, View] = {
             "losses": deaf,
+            "asked": replace(seen, ask_losses=lookup(blank)),
             "accuracy": replace(seen, accuracy=blank),
             "norms": replace(seen, update_norms=lookup(blank)),
             "updates": replace(seen, update_products=no_pairs),

@@ -77,7 +77,27 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     (
         "train.loss_samples",
         {"train": {"loss_samples": 3}},
-        "neither the rule nor the selector asks for losses",
+        "neither the rule nor the selector asks clients for losses",
+    ),
+    (
+        "train.loss_samples",
+        {"train": {"loss_samples": 3}, "selection": {"name": "oort"}},
+        "neither the rule nor the selector asks clients for losses",
+    ),
+    (
+        "stop.target",
+        {"stop": {"steps": 9, "target": 40}, "evaluate": {"every_steps": 0}},
+        "give evaluate.every",
+    ),
+    (
+        "stop.patience",
+        {"stop": {"steps": 9, "patience": 1}, "evaluate": {"every_steps": 0}},
+        "give evaluate.every",
+    ),
+    (
+        "dropout.partial",
+        {"dropout": {"partial": True}, "pacing": {"preset": "deadline", "clients": 3, "deadline": "1min"}},
+        "give train.epochs",
     ),
     ("evaluate.personal", {"evaluate": {"personal": False}}, "which has no personal models"),
     ("audit.clients", {"audit": {"clients": 3}}, "it needs another 'every'"),

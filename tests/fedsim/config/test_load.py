@@ -44,6 +44,35 @@ def test_another_metric_has_its_own_direction() -> None:
     assert load_config(tables, ["stop.metric=std_percent", "stop.rising=true"])[0].stop.rising is True
 
 
+@pytest.mark.parametrize("place", ["set", "arm", "arm of the file"])
+def test_another_scenario_has_its_own_end(place: str) -> None:
+    """`after_end` of a resolved file is the first scenario's default; another one than that was chosen and stays."""
+    world = {"scenario": "churn", "horizon": "2h", "after_end": "repeat"}
+    other = {"world": {"scenario": "permanent_dropout"}}
+    ends = []
+    for end in ("repeat", "error"):
+        raw = TABLES | {"world": world | {"after_end": end}}
+        if place == "set":
+            (config,) = load_config(raw, {"world.scenario": "permanent_dropout"})
+        elif place == "arm":
+            (config,) = load_config(
+                raw | {"arms": {"a": {"seed": 2}}}, {"arms.a.world.scenario": "permanent_dropout"}
+            )
+        else:
+            (config,) = load_config(raw | {"arms": {"a": other}})
+        ends.append(config.world.after_end)
+    assert ends == [None, "error"]
+
+
+def test_another_plugin_in_an_arm_drops_the_options_of_the_first() -> None:
+    raw = TABLES | {"arms": {"a": {"algorithm": {"name": "fedfv", "alpha": 0.2}}, "b": {}}}
+    changed, same = load_config(raw, {"arms.a.algorithm.name": "fedlf"})
+    assert changed.algorithm.options == {}
+    assert same.algorithm.name == TABLES.get("algorithm", {"name": "fedavg"})["name"]
+    (kept, _) = load_config(raw, {"arms.a.algorithm.name": "fedfv", "arms.a.algorithm.tau": 2})
+    assert kept.algorithm.options == {"alpha": 0.2, "tau": 2}
+
+
 @pytest.mark.parametrize("key", ["pacing.clients", "pacing.minimum", "task.unseen"])
 def test_one_as_a_fraction_is_no_number(key: str) -> None:
     """It would be one client where all may be meant."""

@@ -466,6 +466,18 @@ def test_who_is_late_may_refresh_the_history() -> None:
     ]
 
 
+def test_who_is_later_than_the_limit_refreshes_nothing() -> None:
+    """The client that takes 9 s is two steps late when it arrives."""
+    late = replace(overselect(1, 1), late="history")
+    ends = {}
+    for limit in (None, 5, 0):
+        log, _, _ = run(replace(late, max_staleness=limit), world(), Stop(steps=6))
+        ends[limit] = {status for _, status, _, _ in log.jobs}
+    assert ends[None] == ends[5]
+    assert "remembered" in ends[None] - ends[0]
+    assert "stale" in ends[0] - ends[None]
+
+
 def test_who_is_late_has_no_place_in_the_cohort_and_cannot_be_drawn() -> None:
     seen: list[tuple[float, list[int]]] = []
 

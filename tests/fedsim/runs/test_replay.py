@@ -16,11 +16,14 @@ from fedsim import analysis
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.units import US as S
-from fedsim.config.load import changed
+from fedsim.config.load import changed, load_config
 from fedsim.config.run import RunConfig
 from fedsim.plugins import build
+from fedsim.runs.build import prepare
+from fedsim.runs.fork import At
 from fedsim.runs.replay import compare_participation, replay_config
 from fedsim.worlds.trace import Trace, read_trace
+from forked_runs import branch
 from interrupted_runs import stopped_at
 from small import run, small
 from views import choose, view
@@ -53,6 +56,17 @@ def run_parent(name: str, out: Path) -> Path:
 def parents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One finished run of each kind; tests that spoil a run copy it first."""
     return {name: run_parent(name, tmp_path_factory.mktemp("parent")) for name in PARENTS}
+
+
+def test_another_rule_has_the_memory_that_the_parent_asked_for(tmp_path: Path) -> None:
+    """The parent's rule needed none of its budget, so that its file has the plain storage."""
+    parent = run(small(memory={"budget": "20 kB"}, stop={"steps": 3}), tmp_path / "parent").folder
+    config = replay_config(parent, ["algorithm.name=mifa"])
+    assert config.memory.budget == 20_000
+    assert replay_config(parent, ["train.lr=0.5"]).memory.budget is None
+    assert replay_config(parent, ["algorithm.name=mifa", "memory.history=float32"]).memory.budget is None
+    child = branch(parent, At(step=2), "algorithm.name=mifa", out=tmp_path / "fork")
+    assert load_config(child.folder / "config.resolved.toml")[0].memory == prepare(config).config.memory
 
 
 @pytest.fixture

@@ -242,6 +242,32 @@ def test_levels_that_name_a_plugin_keep_what_all_share_and_what_is_set(tmp_path:
     assert [cell.config.task.clients for cell in cells_of(study, "s")] == [12, 12]
 
 
+def test_levels_of_another_metric_or_model_lose_what_was_chosen_for_the_first(tmp_path: Path) -> None:
+    path = written(tmp_path, stop={"steps": 2, "metric": "mean_percent", "rising": True})
+    cells = cells_of(sweep(path, ["stop.patience=3", "stop.metric=mean_percent,std_percent"]), "s")
+    assert [cell.config.stop.rising for cell in cells] == [True, False]
+    both = ["stop.patience=3", "stop.metric=mean_percent,std_percent", "stop.rising=true,false"]
+    assert [cell.config.stop.rising for cell in cells_of(sweep(path, both), "s")] == [True, False] * 2
+    path = written(tmp_path, train={"mode": "dense", "lr": 0.1})
+    cells = cells_of(sweep(path, ["model.name=softmax,cnn", "task.name=digits"]), "s")
+    assert {cell.config.model.name: cell.config.train.mode for cell in cells if cell.config.model}[
+        "cnn"
+    ] == "auto"
+
+
+def test_a_plugin_whose_table_has_the_name_of_a_column_is_an_axis(tmp_path: Path) -> None:
+    study = sweep(written(tmp_path), ["client.name=plain,fedprox"])
+    assert list(study.axes) == ["client_name"]
+
+
+def test_an_axis_level_that_names_another_plugin_drops_the_options_of_the_first(tmp_path: Path) -> None:
+    axes = {
+        "rule": {"a": {"algorithm": {"name": "fedfv", "alpha": 0.2}}, "b": {"algorithm": {"name": "fedavg"}}}
+    }
+    study = load_study(study_file(tmp_path, axes), sets=["axes.rule.a.algorithm.name=fedlf"])
+    assert [cell.config.algorithm.name for cell in cells_of(study, "s")] == ["fedlf", "fedavg"]
+
+
 def test_seeds_are_given_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--set seed=9: no effect, as --seeds gives the seeds"):
         sweep(written(tmp_path), ["seed=9"], "2")
