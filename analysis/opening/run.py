@@ -240,6 +240,19 @@ class Run:
         return analysis.run_html(self)
 
 
+def shared_us(first: Run, second: Run) -> int:
+    """Return the virtual time until which two runs are one, as a fork and its parent are; -1 if they never were."""
+    ends, parents = [], []
+    for run, other in ((first, second), (second, first)):
+        parent = run.config.get("parent") or {}
+        if parent.get("forked_us") is not None and parent.get("digest"):
+            parents.append((parent["digest"], parent["forked_us"]))
+            ends += [parent["forked_us"]] * (parent["digest"] == other.manifest.get("digest"))
+    if len(parents) == 2 and parents[0][0] == parents[1][0]:
+        ends += [forked_us for _, forked_us in parents]
+    return min(ends, default=-1)
+
+
 def open_run(path: str | Path) -> Run:
     """Open the folder of one run. Raises FolderError that names the folder or file and what is wrong with it."""
     folder = existing(as_path(path, "path"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from fedsim.analysis.opening.evaluation import Evaluation, latest
 from fedsim.analysis.opening.results import bytes_by, evaluation_of
-from fedsim.analysis.opening.run import Run, open_run
+from fedsim.analysis.opening.run import Run, open_run, shared_us
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.config.study.published import PublishedSection
@@ -202,10 +203,10 @@ class Study:
         The columns of the point are `step`, `time_us`, `bytes` (moved by jobs that had ended by then) and `clients`
         (evaluated). `end` takes each run's last evaluation. The other points compare cells with equal seeds and equal
         levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
-        was evaluated exactly, if it lies in the second half of the range that all reached; else the end of that range,
-        where each cell counts with its last evaluation up to there. Metrics are means over the `last` evaluations up to
-        the point, the other columns those of the last one. Raises FolderError for a run with too few evaluations,
-        ConfigError for an unknown point or metric.
+        was evaluated exactly, if it lies in the second half of the range that all reached, and not in the past that a
+        fork shares with its parent; else the end of that range, where each cell counts with its last evaluation up to
+        there. Metrics are means over the `last` evaluations up to the point, the other columns those of the last one.
+        Raises FolderError for a run with too few evaluations, ConfigError for an unknown point or metric.
         """
         import pandas as pd  # imported here: opening a study does not need it
 
@@ -217,7 +218,12 @@ class Study:
                 for cell in cells:
                     self.run(cell)  # raises an error if its evaluations before the end are gone
             numbers = [self.positions(cell, split) for cell in cells]
-            chosen = [len(n) - 1 for n in numbers] if at == "end" else _equal(numbers, COLUMN_OF[at])
+            if at == "end":
+                chosen = [len(n) - 1 for n in numbers]
+            else:
+                pairs = combinations(map(self.run, cells), 2)
+                past_us = max((shared_us(a, b) for a, b in pairs), default=-1)
+                chosen = _equal(numbers, COLUMN_OF[at], past_us)
             for cell, each, i in zip(cells, numbers, chosen, strict=True):
                 point = {name: int(each[name].iloc[i]) for name in COLUMN_OF.values()}
                 measured = self._measured(cell, self.evaluations(cell, split)[: i + 1], metrics)
@@ -295,11 +301,15 @@ def _of_split(cell: Cell, split: str | None) -> list[LastEvaluation]:
     raise FolderError(f"{cell.folder}: no evaluation on split {split!r} was recorded; found {recorded}")
 
 
-def _equal(numbers: Sequence[pd.DataFrame], column: str) -> list[int]:
-    """Return the index of the evaluation of each cell to compare; see `Study.frame`."""
+def _equal(numbers: Sequence[pd.DataFrame], column: str, past_us: int) -> list[int]:
+    """Return the index of the evaluation of each cell to compare; see `Study.frame`.
+
+    What forks share with their parent until `past_us` tells nothing of the difference.
+    """
     values = [np.asarray(n[column], dtype=np.int64) for n in numbers]
     reach = min(int(v[-1]) for v in values)
-    shared = set(values[0].tolist()).intersection(*(v.tolist() for v in values[1:]))
+    later = [v[np.asarray(n["time_us"]) > past_us].tolist() for v, n in zip(values, numbers, strict=True)]
+    shared = set(later[0]).intersection(*later[1:])
     best = max((v for v in shared if v <= reach), default=-1)
     limit = best if best >= _ENOUGH * reach else reach
     return [max(int(np.searchsorted(v, limit, side="right")) - 1, 0) for v in values]

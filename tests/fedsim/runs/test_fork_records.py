@@ -11,6 +11,8 @@ import pytest
 from pandas.testing import assert_frame_equal
 from typer.testing import CliRunner
 
+from fedsim import analysis
+from fedsim.analysis.opening.run import shared_us
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config
@@ -21,6 +23,7 @@ from fedsim.records.manifest import read_manifest
 from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At
 from fedsim.runs.plan.plan import plan_run
+from fedsim.runs.replay import replay
 from fedsim.runs.reproduction import reproduction
 from fedsim.runs.resume import resume
 from fedsim.runs.verify import verify
@@ -31,6 +34,24 @@ from small import run, small
 RECORDED = {"record": {"conflicts": "model"}, "audit": {"every": 2}}
 RARELY_LOST = {"pacing": BUFFERED, "world": {"scenario": "always_on"}}
 NOTHING = ("record.conflicts=off", "audit.every=0")
+
+
+def test_equal_points_of_a_fork_and_its_parent_lie_beyond_the_past_that_they_share(tmp_path: Path) -> None:
+    """The fork's steps take another time, so that the last evaluations at exactly equal times are those before it."""
+    parent = run(small(stop={"steps": 10}, evaluate={"every_steps": 2}), tmp_path)
+    forks = [
+        branch(parent.folder, At(step=6), f"pacing.clients={n}", "stop.steps=12", out=tmp_path / str(n))
+        for n in (2, 3)
+    ]
+    parent_run, *fork_runs = (analysis.open_run(each.folder) for each in (parent, *forks))
+    forked_us = read_manifest(forks[0].folder)["virtual_us"], fork_runs[0].config["parent"]["forked_us"]
+    assert forked_us[0] > forked_us[1]
+    for pair in ((parent_run, fork_runs[0]), (fork_runs[0], parent_run), tuple(fork_runs)):
+        assert shared_us(*pair) == forked_us[1]
+        for at in ("time", "bytes", "steps"):
+            assert all(time_us > forked_us[1] for _, time_us, _ in analysis.compare(*pair, at=at).points), at
+    again = analysis.open_run(replay(parent.folder, ["train.lr=0.3"], name="again", out=tmp_path).folder)
+    assert shared_us(parent_run, again) == shared_us(fork_runs[0], again) == -1
 
 
 def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
