@@ -45,7 +45,7 @@ def inverse_rates(
         rate: `all` takes π = 1, `cohort` the number of updates over K, `known` what the selector stated when it chose,
             `count` the share of the rule's steps so far that used the client, and `intervals` the inverse of the mean
             number of steps between its uses before this one (1 before the first).
-        least: π is at least this.
+        least: `known`, `count` and `intervals`: π is at least this.
         cutoff: `intervals`: after so many steps without a use an interval of that length is counted.
 
     Raises RunError if `known` rates are not known.
@@ -53,7 +53,7 @@ def inverse_rates(
     clients = present_clients(stack)
     if rate in ("all", "cohort"):
         share = 1.0 if rate == "all" else stack.m / stack.n_clients
-        return np.full(len(clients), 1 / max(share, least)), state
+        return np.full(len(clients), 1 / share), state
     if rate == "known":
         return 1 / np.maximum(_stated(stack), least), state
     before, after = _with_step(stack, state, clients, cutoff)

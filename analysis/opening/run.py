@@ -16,17 +16,18 @@ import pyarrow as pa
 from fedsim import analysis, plugins
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.evaluation import Evaluation, evaluations_in
-from fedsim.analysis.opening.tables import WORLD, check_rows, read_table, read_world, word_counts
+from fedsim.analysis.opening.tables import check_rows, read_table, read_world, word_counts
 from fedsim.common import arguments
 from fedsim.common.arrow_columns import array
 from fedsim.common.errors import FolderError, RunError, TraceError, closest
-from fedsim.common.files import from_json, from_toml
+from fedsim.common.files import from_json, from_toml, read_parquet
 from fedsim.common.paths import as_path
 from fedsim.common.terminal import visible
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
-from fedsim.records.manifest import MANIFEST, existing, read_manifest
-from fedsim.records.schemas import OPTIONAL, TABLES
+from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
+from fedsim.records.manifest import existing, read_manifest
+from fedsim.records.schemas import CLIENT_FACTS, OPTIONAL, TABLES
 from fedsim.worlds.availability import UNKNOWNS, Unknown
 from fedsim.worlds.trace import read_trace
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-CONFIG, ARMS = "config.resolved.toml", "arms.json"
 _SAMPLES = ("train", "valid", "test", UNSEEN)
 SPLITS = (*_SAMPLES, *(samples + PERSONAL for samples in _SAMPLES))
 UNSEEN_SPLITS = {UNSEEN: "unseen", UNSEEN + PERSONAL: "adapted"}
@@ -93,6 +93,11 @@ class Run:
     def audit(self) -> pa.Table:
         """One row per audited step and client (`fedsim.records.schemas.AUDIT`); empty if not recorded."""
         return self._checked("audit")
+
+    @cached_property
+    def clients(self) -> pa.Table:
+        """One row per client that may train (`fedsim.records.schemas.CLIENT_FACTS`). Raises FolderError if missing."""
+        return read_parquet(self.folder / CLIENTS, FolderError, CLIENT_FACTS.names)
 
     @cached_property
     def world(self) -> pa.Table:
@@ -158,8 +163,8 @@ class Run:
 
     @arguments.checked
     def frame(self, table: str) -> pd.DataFrame:
-        """Return `jobs`, `steps`, `evals`, `conflicts`, `audit` or `world` as a pandas frame."""
-        known = ("jobs", "steps", "evals", "conflicts", "audit", "world")
+        """Return `jobs`, `steps`, `evals`, `clients`, `conflicts`, `audit` or `world` as a pandas frame."""
+        known = ("jobs", "steps", "evals", "clients", "conflicts", "audit", "world")
         if table not in known:
             raise FolderError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
         return cast("pd.DataFrame", getattr(self, table).to_pandas(ignore_metadata=True))

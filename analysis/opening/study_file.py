@@ -18,10 +18,10 @@ from fedsim.config.section import Count
 from fedsim.config.study.compare import parse_target
 from fedsim.config.study.published import PublishedSection
 from fedsim.config.study.tune import TuneSection
-from fedsim.records.manifest import MANIFEST
+from fedsim.records.file_names import MANIFEST, STUDY
 from fedsim.records.study_results import LastEvaluation, read_results
 
-STUDY, FORMAT = "study.json", 1
+FORMAT = 1
 
 
 class _Part(BaseModel):

@@ -14,10 +14,10 @@ from fedsim.common.arrow_columns import array
 from fedsim.common.errors import FolderError
 from fedsim.common.files import read_parquet
 from fedsim.engine.record_words import STATUSES, STEP_STATUSES
+from fedsim.records.file_names import PARTS, WORLD, part_name
 from fedsim.records.schemas import TABLES
 
 Ints = NDArray[np.int64]
-PARTS, WORLD = "parts", "world.parquet"
 _FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
 """Columns in which -1 is an error; elsewhere it stands for "none"."""
 KEYS = {
@@ -106,7 +106,7 @@ def word_counts(column: pa.ChunkedArray) -> dict[str, int]:
 
 def _parts(folder: Path, name: str) -> list[Path]:
     parts = sorted(folder.glob(f"{name}-*.parquet"))
-    expected = [folder / f"{name}-{index:05d}.parquet" for index in range(len(parts))]
+    expected = [folder / part_name(name, index) for index in range(len(parts))]
     missing = next((path for path, part in zip(expected, parts, strict=True) if path != part), None)
     if missing:
         raise FolderError(f"{missing} is missing, though later parts of the table exist")

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.opening.tables import WORLD, word_counts
+from fedsim.analysis.opening.tables import word_counts
 from fedsim.common.units import HOUR_US, show_us
+from fedsim.records.file_names import WORLD
 
 EXTREME_WEIGHT = 1e4
 """Above this largest weight of a step, rounding errors of the updates decide its direction."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Study
-from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.participation_groups import participation_groups
 from fedsim.analysis.plots.selection_regret import regret_over_time
@@ -36,7 +35,7 @@ from fedsim.analysis.tables.headings import heading_of
 from fedsim.analysis.worlds.choices import participation_gap, regrets
 from fedsim.common.errors import ConfigError, DataError, RunError, TraceError
 from fedsim.common.units import US
-from fedsim.records.run_folder import CLIENTS
+from fedsim.records.file_names import CLIENTS, WORLD
 
 if TYPE_CHECKING:
     import pandas as pd

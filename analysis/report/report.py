@@ -11,7 +11,6 @@ from pathlib import Path
 from fedsim.analysis.drawing.picture import Picture
 from fedsim.analysis.opening.facts import troubles
 from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run, with_distinct_labels
-from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from fedsim.analysis.plots.client_accuracy import client_accuracy
@@ -42,6 +41,7 @@ from fedsim.common.files import make_directory, write_text
 from fedsim.common.paths import as_path
 from fedsim.common.units import HOUR_US
 from fedsim.data.federated_data import UNSEEN
+from fedsim.records.file_names import WORLD
 
 
 @arguments.checked

@@ -8,7 +8,7 @@ from functools import partial
 
 from fedsim.analysis.drawing.picture import Picture
 from fedsim.analysis.opening.facts import facts
-from fedsim.analysis.opening.run import CONFIG, Run
+from fedsim.analysis.opening.run import Run
 from fedsim.analysis.plots.blocks_over_time import blocks_over_time
 from fedsim.analysis.plots.conflict_layers import conflict_layers
 from fedsim.analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
@@ -32,6 +32,7 @@ from fedsim.analysis.report.document import (
 from fedsim.analysis.statistics import observatory
 from fedsim.analysis.statistics.waste import HEADINGS as SPENT
 from fedsim.analysis.statistics.waste import waste_rows
+from fedsim.records.file_names import CONFIG
 
 _MOST_CLIENTS = 10
 """Rows in the table of the most protected clients."""

@@ -50,6 +50,7 @@ from fedsim.analysis.tables.published_tables import note_on_rows, published_fram
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
+from fedsim.records.file_names import STUDY_CONFIG
 
 _PANELS = 6
 """Most panels in a figure of differences, so that it fits a page."""
@@ -99,7 +100,7 @@ def _blocks(study: Study, out: Path) -> Iterator[Block]:
         yield from _audits(study)
     yield from _cells(study, out)
     yield Heading("Reproduce")
-    config = study.folder / "study.toml"
+    config = study.folder / STUDY_CONFIG
     yield Code(f"fedsim study {shlex.quote(str(config))} --out reproduced")
     if config.is_file():
         yield Code(_text(config), summary="The study as it was run")

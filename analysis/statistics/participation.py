@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.evaluation import Evaluation, latest
-from fedsim.analysis.opening.run import CONFIG, UNSEEN_SPLITS, Run
-from fedsim.analysis.opening.tables import WORLD
+from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
 from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
 from fedsim.analysis.statistics.waste import USED
 from fedsim.common.errors import ConfigError, FolderError, closest
+from fedsim.records.file_names import CONFIG, WORLD
 from fedsim.worlds.availability import UNKNOWNS, sessions_of
 from fedsim.worlds.client_statistics import speed, time_us
 from fedsim.worlds.interval_arithmetic import cut, repeated

@@ -12,8 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedsim import plugins
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.opening.run import CONFIG, Run
-from fedsim.analysis.opening.tables import WORLD
+from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.waste import USED
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError
@@ -22,7 +21,7 @@ from fedsim.config.errors import validated
 from fedsim.config.run import RunConfig
 from fedsim.engine.costs import Costs
 from fedsim.engine.pacing import Pacing
-from fedsim.records.run_folder import CLIENTS
+from fedsim.records.file_names import CLIENTS, CONFIG, MODEL, WORLD
 from fedsim.records.schemas import CLIENT_FACTS
 from fedsim.training.attack import Droppers
 from fedsim.training.job import Cohort
@@ -36,7 +35,6 @@ Mask = NDArray[np.bool_]
 _COPIED = ("seed", "seeds", "pacing", "cost", "dropout", "client", "adversary")
 """Tables of the configuration that decide how long jobs take and who may be chosen."""
 _MOST_JOBS, _LEAST_CHOICES = 1_000_000, 50
-_MODEL = "model.safetensors"
 _WAITS = ("aggregated", "void", "nonfinite", "unfinished")
 """Statuses of jobs whose updates waited for a step after their arrival."""
 
@@ -265,7 +263,7 @@ def _sizes(run: Run, n: int) -> Ints:
 
 def _parameters(run: Run, download_bytes: Ints) -> int:
     """Return the number of the model's parameters; without a model, as many as the largest download has room for."""
-    path = run.folder / _MODEL
+    path = run.folder / MODEL
     if not path.is_file():
         return int(download_bytes.max(initial=0)) // 4
     try:

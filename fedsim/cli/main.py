@@ -7,12 +7,13 @@ import functools
 import io
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import fedsim
 from fedsim import plugins
@@ -29,7 +30,7 @@ from fedsim.cli.runs import runs
 from fedsim.cli.schema import schema
 from fedsim.cli.study import study
 from fedsim.cli.trace.app import trace_app
-from fedsim.common.errors import INPUT_ERRORS, Error, SomeFailed
+from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error, SomeFailed
 from fedsim.common.paths import check_text, check_working_directory
 from fedsim.common.terminal import PLAIN, keep_streams_open, say
 
@@ -68,6 +69,21 @@ class _Grouped(TyperGroup):
                 formatter.write_dl([(name.ljust(width), text) for name, text in summaries.items()])
 
 
+class _Once(TyperCommand):
+    """Refuses an option with one value that is given twice, of which the last alone would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the command. Raises ConfigError."""
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        single = Counter(
+            p for p in given if not (getattr(p, "multiple", True) or getattr(p, "is_flag", True))
+        )
+        for option, times in single.items():
+            if times > 1:
+                raise ConfigError(f"{option.opts[-1]}: expected one value, found the option {times} times")
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     cls=_Grouped,
     help="Simulate fair federated learning among clients that come and go.",
@@ -100,7 +116,7 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
     assert registered.callback is not None
-    registered.callback = _guarded(registered.callback)
+    registered.callback, registered.cls = _guarded(registered.callback), _Once
 
 _BAD_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of the system that a path in the arguments causes: exit code 2."""

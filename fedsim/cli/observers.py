@@ -17,8 +17,8 @@ from fedsim.cli.options import WatchedTraining, command_line, interrupted
 from fedsim.common.errors import FolderError, LongRun, SomeFailed
 from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import show_us
+from fedsim.records.file_names import CLIENTS, WORLD
 from fedsim.records.profile import PROFILE
-from fedsim.records.run_folder import CLIENTS, WORLD
 from fedsim.runs.progress import Progress, Watch, shown
 from fedsim.runs.result import Result
 from fedsim.worlds.availability import sessions_of

@@ -78,8 +78,8 @@ def _changed(run: Path) -> str:
     """Return how versions and files differ from those that started the run; empty if nothing differs."""
     from fedsim.config.load import read_existing
     from fedsim.records.environment import changed
+    from fedsim.records.file_names import CONFIG
     from fedsim.records.manifest import read_manifest
-    from fedsim.records.run_folder import CONFIG
 
     return "; ".join(changed(read_manifest(run), read_existing(run / CONFIG).resolved()))
 

@@ -144,6 +144,10 @@ def _meant(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> str:
         return (
             _elsewhere(model, key) or (scenario_option_hint(key) if in_world else "") or closest(key, known)
         )
+    if (near := closest(key, _known(model, loc[:-1]))).endswith("?"):
+        return near
+    if key == "name" and loc[0] == "world":
+        return "; did you mean 'scenario'?"
     if models_in(model.model_fields[key].annotation):
         return f"; [{key}] is a table of its own"
     return f"; {key!r} belongs above the first table"

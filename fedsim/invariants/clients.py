@@ -9,7 +9,7 @@ import numpy as np
 from fedsim.common.errors import TraceError
 from fedsim.invariants.evidence import Evidence, Unchecked
 from fedsim.invariants.finding import Violation, first
-from fedsim.records.run_folder import CLIENTS
+from fedsim.records.file_names import CLIENTS
 from fedsim.worlds.job_outcomes import PHASES
 
 

@@ -18,7 +18,7 @@ from fedsim.common.files import read_parquet
 from fedsim.config.load import read_existing
 from fedsim.config.run import RunConfig
 from fedsim.engine.costs import Costs
-from fedsim.records.run_folder import CLIENTS, CONFIG, WORLD
+from fedsim.records.file_names import CLIENTS, CONFIG, MODEL, PERSONAL, WORLD
 from fedsim.records.schemas import CLIENT_FACTS
 from fedsim.server.rule import Algorithm
 from fedsim.server.rule_factory import build_rule
@@ -30,8 +30,6 @@ from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.world import World
 
 Ints = NDArray[np.int64]
-MODEL = "model.safetensors"
-PERSONAL_MODELS = "personal.safetensors"
 
 
 class Unchecked(Exception):
@@ -164,7 +162,7 @@ class Evidence:
         if not (self.folder / MODEL).is_file():
             raise Unchecked(f"needs {MODEL}, which only a finished run has")
         tensors: dict[str, NDArray[Any]] = {}
-        for name in (MODEL, PERSONAL_MODELS):
+        for name in (MODEL, PERSONAL):
             path = self.folder / name
             try:
                 tensors |= load_file(path) if path.is_file() else {}

@@ -13,12 +13,10 @@ import torch
 from fedsim import plugins
 from fedsim.common.units import show_us
 from fedsim.engine.state import LOSS, Stop
-from fedsim.invariants.evidence import MODEL, Evidence, Ints, Unchecked
+from fedsim.invariants.evidence import Evidence, Ints, Unchecked
 from fedsim.invariants.finding import Mask, Violation, differs, first
 from fedsim.records.digest import digest
-from fedsim.records.run_folder import CONFIG
-
-_MANIFEST = "manifest.json"
+from fedsim.records.file_names import CONFIG, MANIFEST, MODEL
 
 
 def the_digest_matches_tables_and_model(e: Evidence) -> Iterator[Violation]:
@@ -28,7 +26,7 @@ def the_digest_matches_tables_and_model(e: Evidence) -> Iterator[Violation]:
         raise Unchecked(f"a run that is {e.status!r} has no digest")
     computed = digest(e.folder, {name: torch.from_numpy(array) for name, array in e.model.items()})
     if recorded != computed:
-        yield Violation(_MANIFEST, -1, f"digest {computed}, that of the tables and {MODEL}", str(recorded))
+        yield Violation(MANIFEST, -1, f"digest {computed}, that of the tables and {MODEL}", str(recorded))
 
 
 def the_model_is_finite(e: Evidence) -> Iterator[Violation]:
@@ -46,11 +44,11 @@ def the_manifest_has_the_counts_of_the_tables(e: Evidence) -> Iterator[Violation
     manifest, steps = e.manifest, len(e.steps)
     missing = int(manifest.get("steps") or 0) - steps
     if missing not in ((0,) if e.ended else (0, 1)):  # a failed run may lack its last step
-        yield Violation(_MANIFEST, -1, f"steps = {steps}, the rows of the table", str(manifest.get("steps")))
+        yield Violation(MANIFEST, -1, f"steps = {steps}, the rows of the table", str(manifest.get("steps")))
     by_status = dict(sorted(Counter(e.jobs["status"].tolist()).items()))
     for name, count in (("jobs", by_status), ("waits", int(e.steps["waits"].sum()))):
         if manifest.get(name) != count:
-            yield Violation(_MANIFEST, -1, f"{name} = {count}", str(manifest.get(name)))
+            yield Violation(MANIFEST, -1, f"{name} = {count}", str(manifest.get(name)))
 
 
 def the_manifest_agrees_with_the_configuration(e: Evidence) -> Iterator[Violation]:
@@ -65,7 +63,7 @@ def the_manifest_agrees_with_the_configuration(e: Evidence) -> Iterator[Violatio
     ):
         recorded = e.manifest.get(name)
         if recorded not in (None, value):
-            yield Violation(_MANIFEST, -1, f"{name} = {value}, as in {CONFIG}", str(recorded))
+            yield Violation(MANIFEST, -1, f"{name} = {value}, as in {CONFIG}", str(recorded))
 
 
 def the_run_ends_by_its_first_fulfilled_stop_rule(e: Evidence) -> Iterator[Violation]:
@@ -79,12 +77,12 @@ def the_run_ends_by_its_first_fulfilled_stop_rule(e: Evidence) -> Iterator[Viola
         rules = {"interrupt": 0} if e.status == "interrupted" else {"error": 0}
     if rules.get(why) is None:
         known = ", ".join(name for name, limit in rules.items() if limit is not None)
-        yield Violation(_MANIFEST, -1, f"ended_by {known}", why)
+        yield Violation(MANIFEST, -1, f"ended_by {known}", why)
         return
     if (stop.steps is not None and n > stop.steps) or (why == "steps" and n != stop.steps):
         yield Violation("steps", -1, f"{stop.steps} steps", str(n))
     if (stop.time_us is not None and now > stop.time_us) or (why == "time" and now != stop.time_us):
-        yield Violation(_MANIFEST, -1, f"virtual_us = {stop.time_us}, the end", str(now))
+        yield Violation(MANIFEST, -1, f"virtual_us = {stop.time_us}, the end", str(now))
     if stop.moved_bytes is not None and why != "steps" and e.ended:
         yield from _moved_until_the_end(e, stop.moved_bytes, why, now)
 
@@ -115,7 +113,7 @@ def target_and_patience_end_the_run_when_fulfilled(e: Evidence) -> Iterator[Viol
     now = int(e.manifest.get("virtual_us") or 0)
     if now != times[i]:  # several steps of one instant may each be evaluated
         wanted = f"the run to end with evaluation {i}, {stop.metric} {values[i]}, at {show_us(int(times[i]))}"
-        yield Violation(_MANIFEST, -1, wanted, show_us(now))
+        yield Violation(MANIFEST, -1, wanted, show_us(now))
 
 
 def _need_values(e: Evidence, stop: Stop) -> None:

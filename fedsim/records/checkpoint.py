@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsim.common.errors import CheckpointError, RunError
 from fedsim.common.files import from_json, remove_folder, sha256, space, sync_folder
-from fedsim.records.run_folder import CONFIG
+from fedsim.records.file_names import CONFIG
 
 FORMAT = 4
 FOLDER = "checkpoints"

@@ -15,8 +15,8 @@ from fedsim.config.errors import validated
 from fedsim.config.load import read_existing
 from fedsim.config.memory import MemorySection
 from fedsim.config.run import RunConfig
-from fedsim.records.manifest import MANIFEST, read_manifest
-from fedsim.records.run_folder import CONFIG, WORLD
+from fedsim.records.file_names import CONFIG, MANIFEST, WORLD
+from fedsim.records.manifest import read_manifest
 
 Status = Literal["pending", "running", "interrupted", "failed", "done"]
 _SHOWN = 3

@@ -12,10 +12,9 @@ from typing import Any
 
 from fedsim.common.errors import FolderError
 from fedsim.common.files import from_json
-from fedsim.records.manifest import MANIFEST, read_manifest
-from fedsim.records.run_folder import CONFIG, WORLD, is_running
-
-_STUDY, _STUDY_CONFIG = "study.json", "study.toml"
+from fedsim.records.file_names import CONFIG, MANIFEST, STUDY, STUDY_CONFIG, WORLD
+from fedsim.records.manifest import read_manifest
+from fedsim.records.run_folder import is_running
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class ListedStudy:
     @property
     def config(self) -> Path:
         """The file that continues the study."""
-        return self.folder / _STUDY_CONFIG
+        return self.folder / STUDY_CONFIG
 
 
 def runs_below(folder: Path) -> Iterator[ListedRun | ListedStudy]:
@@ -79,12 +78,12 @@ def runs_below(folder: Path) -> Iterator[ListedRun | ListedStudy]:
     if not folder.is_dir():
         raise FolderError(f"there is no folder {folder}: expected one with runs in it")
     for path, inside, files in os.walk(folder):
-        if _STUDY not in files and MANIFEST not in files:
+        if STUDY not in files and MANIFEST not in files:
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             continue
         inside.clear()
         try:
-            listed = _study(Path(path)) if _STUDY in files else _run(Path(path))
+            listed = _study(Path(path)) if STUDY in files else _run(Path(path))
         except FileNotFoundError:  # replaced by another process meanwhile
             continue
         yield listed
@@ -107,7 +106,7 @@ def _run(folder: Path) -> ListedRun:
 
 
 def _study(folder: Path) -> ListedStudy:
-    file = folder / _STUDY
+    file = folder / STUDY
     try:
         content = from_json(file.read_text(encoding="utf-8"))
         counts = Counter(str(cell["status"]) for cell in content["cells"])

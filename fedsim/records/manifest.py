@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json
 from fedsim.config.errors import validated
+from fedsim.records.file_names import MANIFEST, STUDY
 
-MANIFEST = "manifest.json"
 FORMAT = 1
 """The format of a run folder; it changes when columns or keys change their meaning."""
 
@@ -127,7 +127,7 @@ def _without_manifest(folder: Path) -> FolderError:
         return FolderError(f"{folder} is not a run folder, but holds one: name {folder / runs[0]}")
     if runs:
         return FolderError(f"{folder} holds several runs ({', '.join(runs)}): name one of these folders")
-    if "study.json" in names:
+    if STUDY in names:
         return FolderError(
             f"{folder} is the folder of a study: name one of its runs, or continue it with fedsim study"
         )

@@ -14,9 +14,10 @@ from fedsim.common.files import write_json, write_text
 from fedsim.config.run import RunConfig
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.state import RunState
-from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
+from fedsim.records.file_names import CONFIG, MANIFEST
+from fedsim.records.manifest import FORMAT, read_manifest
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import CONFIG, make_folder
+from fedsim.records.run_folder import make_folder
 
 _PLANNED = "planned"
 

@@ -27,8 +27,9 @@ from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import STATUSES
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
 from fedsim.records.digest import digest
+from fedsim.records.file_names import MODEL, PARTS, PERSONAL, part_name
 from fedsim.records.recent_rows import Measured, RecentRows
-from fedsim.records.schemas import OPTIONAL, PARTS, TABLES, part_name
+from fedsim.records.schemas import OPTIONAL, TABLES
 from fedsim.records.truncation import cut_tables
 from fedsim.training.evaluation import Evaluation
 from fedsim.worlds.job_outcomes import PHASES
@@ -268,9 +269,9 @@ class Recorder:
             return None
         personal = {name: params[name] for name in params if name.startswith("personal")}
         shared = {name: params[name] for name in params if name not in personal}
-        write_atomically(self.folder / "model.safetensors", partial(_save, shared))
+        write_atomically(self.folder / MODEL, partial(_save, shared))
         if personal:
-            write_atomically(self.folder / "personal.safetensors", partial(_save, personal))
+            write_atomically(self.folder / PERSONAL, partial(_save, personal))
         return digest(self.folder, params)
 
     def _pieces(self, table: str) -> Iterator[pa.Table]:

@@ -20,11 +20,11 @@ from fedsim.common.arrow_columns import column
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.files import cannot_make, remove_folder, write_json, write_parquet, write_text
 from fedsim.config.run import RunConfig
-from fedsim.records.manifest import FORMAT, MANIFEST
+from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
+from fedsim.records.manifest import FORMAT
 from fedsim.records.schemas import CLIENT_FACTS, OPTIONAL
 from fedsim.worlds.trace import Trace
 
-CONFIG, WORLD, CLIENTS, ARMS = "config.resolved.toml", "world.parquet", "clients.parquet", "arms.json"
 _LOCK = ".lock"
 Kind = Literal["run", "child", "plan"]
 """What a new folder holds: a run, a fork or replay of one, or a plan."""

@@ -121,11 +121,3 @@ CLIENT_FACTS = pa.schema([("client", pa.int32()), ("n_samples", pa.int32())])  #
 TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS, "audit": AUDIT}
 OPTIONAL = ("conflicts", "audit")
 """Tables that are written only if the configuration asks for them."""
-
-PARTS = "parts"
-"""The folder within a run folder for the numbered parts of tables of an unfinished run."""
-
-
-def part_name(table: str, number: int) -> str:
-    """Return the file name of a part of a table."""
-    return f"{table}-{number:05d}.parquet"

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from fedsim.common.errors import CheckpointError
 from fedsim.common.files import read_parquet, sync_folder, write_parquet
-from fedsim.records.schemas import PARTS, TABLES, part_name
+from fedsim.records.file_names import PARTS, part_name
+from fedsim.records.schemas import TABLES
 
 
 def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = None) -> None:

@@ -61,13 +61,14 @@ class Checkpointer:
 
     def save(self, event_loop: EventLoop) -> None:
         """Write a checkpoint. Raises RunError if it cannot be written."""
-        checkpoint.write(
-            self.folder,
-            self.state(event_loop),
-            step=self.run_state.step,
-            jobs=self.run_state.next_job,
-            keep=self.section.keep,
-        )
+        with event_loop.clock.part("checkpoint"):
+            checkpoint.write(
+                self.folder,
+                self.state(event_loop),
+                step=self.run_state.step,
+                jobs=self.run_state.next_job,
+                keep=self.section.keep,
+            )
         self._last, self._step = monotonic(), self.run_state.step
 
     def state(self, event_loop: EventLoop) -> dict[str, Any]:

@@ -20,13 +20,14 @@ from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, assignments, changed, parse, refuse_own
 from fedsim.config.run import RunConfig
 from fedsim.records.existing_run import with_asked_memory
-from fedsim.records.manifest import MANIFEST, existing, read_manifest
+from fedsim.records.file_names import CONFIG, MANIFEST, WORLD
+from fedsim.records.manifest import existing, read_manifest
 from fedsim.runs.resources import Device, Workers
 from fedsim.runs.result import Result
 from fedsim.runs.resume import UNFINISHED
 from fedsim.runs.simulate import simulate
 
-_CONFIG, _WORLD, _JOBS = "config.resolved.toml", "world.parquet", "jobs.parquet"
+_JOBS = "jobs.parquet"
 _PARTICIPATION = ("job", "client", "version", "dispatch_us", "end_us", "phase", "attempt")
 
 
@@ -51,9 +52,9 @@ def replay_config(
     """
     folder, sets = as_path(folder, "folder"), assignments(sets)
     manifest = _manifest(folder)
-    raw = read_toml(folder / _CONFIG)
+    raw = read_toml(folder / CONFIG)
     parent = deepcopy(raw)
-    world = {"trace": str(folder / _WORLD), "unknown": _table(raw, "world", folder).get("unknown", "error")}
+    world = {"trace": str(folder / WORLD), "unknown": _table(raw, "world", folder).get("unknown", "error")}
     raw["world"] = dict(world)
     if same_participation:
         raw["selection"] = {"name": "replayed", "jobs": str(folder / _JOBS)}
@@ -104,7 +105,7 @@ def replay(
     """
     folder, given = as_path(folder, "folder"), Given.of(task, model)
     _manifest(folder)  # raises for other folders
-    with given.of_run(folder, folder / _CONFIG):
+    with given.of_run(folder, folder / CONFIG):
         config = replay_config(folder, sets, same_participation=same_participation, name=name)
         [result] = simulate(config, out=out, workers=workers, device=device, force=force, progress=progress)
     if same_participation and result.status == "done":
@@ -139,7 +140,7 @@ def _first_difference(ours: pa.Table, theirs: pa.Table) -> str:
 
 def _manifest(folder: Path) -> dict[str, Any]:
     existing(folder)
-    missing = [name for name in (MANIFEST, _CONFIG, _WORLD, _JOBS) if not (folder / name).is_file()]
+    missing = [name for name in (MANIFEST, CONFIG, WORLD, _JOBS) if not (folder / name).is_file()]
     advice = f"; finish it with: fedsim resume {shlex.quote(str(folder))}"
     if missing:
         verb = "is" if len(missing) == 1 else "are"
@@ -155,5 +156,5 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _table(raw: Mapping[str, Any], name: str, folder: Path) -> Mapping[str, Any]:
     table = raw.get(name, {})
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{folder / _CONFIG}: {name}: expected a table, found {table!r}")
+        raise ConfigError(f"{folder / CONFIG}: {name}: expected a table, found {table!r}")
     return table

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedsim.common.errors import LethalJob
 from fedsim.config.run import RunConfig
+from fedsim.records.file_names import CONFIG
 from fedsim.records.recorder import Recorder
 
 _AHEAD = 2
@@ -27,7 +28,7 @@ def reproduction(folder: Path, step: int, config: RunConfig) -> str:
     on_host = history.removeprefix("host_")
     rows = [] if on_host == history else ["--set", f"memory.history={on_host}"]
     words = [
-        *("fedsim", "run", str(folder / "config.resolved.toml")),
+        *("fedsim", "run", str(folder / CONFIG)),
         *("--workers", "0", "--device", "cpu", "--set", f"stop.steps={step + _AHEAD}", *rows),
         *("--out", str(folder / "reproduced"), "--force"),
     ]

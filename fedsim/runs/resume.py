@@ -18,8 +18,8 @@ from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.config.section import run_name
 from fedsim.records import checkpoint
-from fedsim.records.manifest import MANIFEST, read_manifest, runs_in
-from fedsim.records.run_folder import ARMS, CONFIG, WORLD
+from fedsim.records.file_names import ARMS, CONFIG, MANIFEST, WORLD
+from fedsim.records.manifest import read_manifest, runs_in
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Workers, resources

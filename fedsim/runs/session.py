@@ -28,7 +28,8 @@ from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.execution.workers import TrainerSpec
 from fedsim.records import checkpoint
 from fedsim.records.environment import changed, code, hardware, versions
-from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
+from fedsim.records.file_names import MANIFEST
+from fedsim.records.manifest import FORMAT, read_manifest
 from fedsim.records.profile import seconds_by_process, write_profile
 from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import RunFolder, optional_tables

@@ -25,8 +25,9 @@ from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
 from fedsim.records.existing_run import Status, refuse_others, run_in
+from fedsim.records.file_names import ARMS
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import ARMS, check_free, kind_of, refuse_parent
+from fedsim.records.run_folder import check_free, kind_of, refuse_parent
 from fedsim.runs import resume as resuming
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache

@@ -20,8 +20,8 @@ from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.records import checkpoint
-from fedsim.records.manifest import MANIFEST, read_manifest
-from fedsim.records.run_folder import CONFIG, WORLD
+from fedsim.records.file_names import CONFIG, MANIFEST, MODEL, PERSONAL, WORLD
+from fedsim.records.manifest import read_manifest
 from fedsim.records.schemas import TABLES
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.fork import At, fork
@@ -31,7 +31,6 @@ from fedsim.runs.result import Result
 from fedsim.runs.session import Session
 from fedsim.worlds.trace import read_trace
 
-_MODEL, _PERSONAL = "model.safetensors", "personal.safetensors"
 _ALWAYS = ("jobs.parquet", "steps.parquet", "evals.parquet")
 
 
@@ -103,7 +102,7 @@ def _check_repeatable(folder: Path, manifest: Mapping[str, Any], steps: tuple[in
         raise FolderError(
             f"{folder}: it ended by wall time, which does not repeat: verify some of its --steps"
         )
-    wanted = _ALWAYS if steps is not None else (*_ALWAYS, _MODEL)
+    wanted = _ALWAYS if steps is not None else (*_ALWAYS, MODEL)
     if missing := [name for name in wanted if not (folder / name).is_file()]:
         raise FolderError(
             f"{folder}: cannot be verified without {', '.join(missing)}, which every finished run has"
@@ -180,7 +179,7 @@ def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]
             a = read_parquet(folder / f"{name}.parquet", FolderError)
             b = read_parquet(again / f"{name}.parquet", FolderError)
             yield Verdict(name, min(len(a), len(b)), _difference(a, b, part=until is not None))
-    for name in () if until is not None else (_MODEL, _PERSONAL):
+    for name in () if until is not None else (MODEL, PERSONAL):
         sides = [path for path in (folder / name, again / name) if path.is_file()]
         if sides:
             same = len(sides) == 2 and sides[0].read_bytes() == sides[1].read_bytes()

@@ -31,6 +31,7 @@ from fedsim.records.existing_run import (
     run_in,
     warnings_of_changes,
 )
+from fedsim.records.file_names import ARMS, STUDY, STUDY_CONFIG
 from fedsim.records.manifest import read_manifest
 from fedsim.records.study_results import RESULTS, read_results, write_results
 from fedsim.runs.inputs import same_data
@@ -40,7 +41,7 @@ from fedsim.studies.load_study import load_study
 if TYPE_CHECKING:
     from fedsim.runs.build import RunSpec
 
-_STATES, _CONFIG, _FORMAT = "study.json", "study.toml", 1
+_FORMAT = 1
 
 
 class StudyFolder:
@@ -65,7 +66,7 @@ class StudyFolder:
         keep_others: bool = False,
     ) -> None:
         self.path, self.study, self.cells = path, study, cells
-        if path.exists() and not (path / _STATES).is_file() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and not (path / STUDY).is_file() and (not path.is_dir() or any(path.iterdir())):
             raise FolderError(
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
@@ -106,7 +107,7 @@ class StudyFolder:
     @cached_property
     def _stored(self) -> dict[str, RunConfig]:
         """The configurations of the cells in `study.toml`, by folder. Raises FolderError if it cannot be read."""
-        file = self.path / _CONFIG
+        file = self.path / STUDY_CONFIG
         try:
             return {cell.folder: cell.config for cell in cells_of(load_study(file), file.name)}
         except Error as error:
@@ -159,12 +160,12 @@ class StudyFolder:
         for cells in by_levels(with_runs):
             folder = (self.path / cells[0].folder).parent
             make_directory(folder)
-            write_json(folder / "arms.json", {"arms": [Path(cell.folder).name for cell in cells]})
+            write_json(folder / ARMS, {"arms": [Path(cell.folder).name for cell in cells]})
         self._results = {c.folder: self._results[c.folder] for c in self.cells if c.folder in self._results}
         for cell, state in zip(self.cells, self.states, strict=True):
             self._enter(cell, state)
         self.write()  # first: results of other settings must not stand beside these settings, should the process end
-        write_text(self.path / _CONFIG, tomli_w.dumps(self.study.resolved()))
+        write_text(self.path / STUDY_CONFIG, tomli_w.dumps(self.study.resolved()))
 
     def set(self, cell: Cell, state: State) -> None:
         """Set and write the state of a cell."""
@@ -203,7 +204,7 @@ class StudyFolder:
 
     def write(self) -> None:
         """Write `study.json` and `results.csv`."""
-        write_json(self.path / _STATES, self._content())
+        write_json(self.path / STUDY, self._content())
         lines = (self._results.get(cell.folder, ()) for cell in self.cells)
         write_results(self.path, chain(*lines, *self._others))
 

@@ -47,6 +47,10 @@ class Outcome:
     """Cells that failed, with their errors."""
     interrupted: bool
 
+    def __repr__(self) -> str:
+        ended = f"{self.done} done, {len(self.failed)} failed" + ", interrupted" * self.interrupted
+        return f"<{type(self).__name__} {self.folder}: {ended}>"
+
 
 @arguments.checked
 def study(

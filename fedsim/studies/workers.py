@@ -17,6 +17,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import TYPE_CHECKING, Any
 
 from fedsim import plugins
+from fedsim.common.errors import RunError
 from fedsim.common.signals import Interrupts
 from fedsim.studies.grid import Cell, CellProgress, CellResult
 from fedsim.studies.queue import Queue
@@ -48,6 +49,8 @@ class _Worker:
     pipe: Connection
     cell: Cell | None = None
     last: Cell | None = None
+    begun: bool = False
+    """Whether it has imported what it needs, and can take a cell."""
 
 
 class Pool:
@@ -106,17 +109,27 @@ class Pool:
                 except (EOFError, OSError):
                     self._remove(worker, queue)
 
-    def _handle(self, worker: _Worker, message: CellProgress | CellResult) -> None:
-        if isinstance(message, CellProgress):
+    def _handle(self, worker: _Worker, message: CellProgress | CellResult | None) -> None:
+        if message is None:
+            worker.begun = True
+        elif isinstance(message, CellProgress):
             self.board.update(message)
         elif worker.cell is not None:
             cell, worker.cell = worker.cell, None
             self.board.finish(cell, message)
 
     def _remove(self, worker: _Worker, queue: Queue) -> None:
-        """Remove a worker that has ended, and put its cell back into the queue for one more try."""
+        """Remove a worker that has ended, and put its cell back into the queue for one more try.
+
+        Raises RunError if it ended with an error before it could take a cell, as all others would.
+        """
         process, cell, stopping = worker.process, worker.cell, self.interrupts.asked
         process.join()
+        if not worker.begun and process.exitcode == 1 and not stopping:
+            raise RunError(
+                "a process of the study ended while it started, with the error above; a script that calls fedsim.study "
+                'is imported by each of them: call it below `if __name__ == "__main__":`, or with jobs=1'
+            )
         if process.exitcode == _SERVER_LOST and process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)  # it may live, and its end would remain unnoticed
@@ -194,6 +207,7 @@ def _serve(pipe: Connection, device: Device, given: bytes) -> None:
         if given:
             plugins.keep_given(pickle.loads(given))
         runner = CellRunner(device, interrupts)
+        pipe.send(None)  # it has begun
         while not interrupts.asked:
             cell, folder = pipe.recv()
             send(runner.run(cell, folder, send))

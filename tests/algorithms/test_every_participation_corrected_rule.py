@@ -263,6 +263,13 @@ def test_averages_of_those_present_are_biased() -> None:
     assert np.linalg.norm(mean - SHARES @ FRESH) > 0.05 * np.linalg.norm(mean)
 
 
+@pytest.mark.parametrize(("options", "weight"), [({"rate": "cohort"}, 0.5), ({"rate": "all"}, 1 / 1000)])
+def test_a_rate_without_estimates_has_no_least_value(options: dict[str, Any], weight: float) -> None:
+    """Two of a thousand clients are a cohort of 0.002, below the `least_rate` of estimated rates."""
+    found = combine("debiased", FRESH[:2], losses=None, n_clients=1000, options=options)
+    np.testing.assert_allclose(found.weights, [[weight, weight]])
+
+
 def test_the_adaptive_beta_minimises_the_estimated_variance() -> None:
     """With everybody present the estimate is the variance itself, up to the factors 1/π."""
     held = FRESH * np.array([[0.9], [0.5], [1.2]])
@@ -276,6 +283,8 @@ def test_the_adaptive_beta_minimises_the_estimated_variance() -> None:
         return float((1 - RATES) / RATES**2 @ ((FRESH - beta * held) ** 2).sum(axis=1))
 
     assert 0 < found < 1
+    c = (1 - RATES) / RATES**2
+    assert found == pytest.approx(c @ (FRESH * held).sum(axis=1) / (c @ (held**2).sum(axis=1)), abs=1e-9)
     assert variance(found) <= min(variance(found - 0.01), variance(found + 0.01))
     opposite = combine("debiased", np.concatenate([FRESH, -FRESH]), **given)
     assert opposite.diagnostics["beta"] == 0.0, "an update that points the other way is of no use"

@@ -124,6 +124,53 @@ def test_layerwise_keeps_a_memory_for_each_layer() -> None:
     np.testing.assert_allclose(norms, [np.linalg.norm(part, axis=1).mean() for part in parts])
 
 
+def test_layerwise_hands_each_layer_its_own_memory() -> None:
+    """At a second step, each layer's direction is that of the rule which saw this layer alone at both steps."""
+    steps = [updates(seed, 3, sum(SIZES)) for seed in (1, 2)]
+    losses = [distinct_losses(1, 3), distinct_losses(1, 3)[::-1] + 1]
+    whole, parts = None, [None, None, None]
+    for step, (rows, each) in enumerate(zip(steps, losses, strict=True)):
+        given: dict[str, Any] = {"losses": each, "step": step}
+        whole = run(
+            "fedmdfg",
+            rows,
+            "layerwise",
+            {"merging": False},
+            blocks=SIZES,
+            state=whole and whole.state,
+            **given,
+        )
+        layers = np.split(rows, np.cumsum(SIZES)[:-1], axis=1)
+        parts = [
+            combine("fedmdfg", layer, state=part and part.state, **given)
+            for layer, part in zip(layers, parts, strict=True)
+        ]
+    assert whole is not None
+    assert_same(whole.direction, np.concatenate([part.direction for part in parts]), 1e-7)
+
+
+def test_a_remembered_update_counts_as_old_as_it_is() -> None:
+    given: dict[str, Any] = {"ages": [0, 3], "staleness": [0, 0], "step": 9}
+    weights = run("fedbuff", np.eye(2), "with_absent", {"window": "all"}, **given).weights[0]
+    assert weights[1] / weights[0] == pytest.approx(1 / np.sqrt(4))
+
+
+def test_a_remembered_update_keeps_the_chance_of_its_own_client() -> None:
+    given: dict[str, Any] = {"ages": [0, 1, 2], "inclusion": [0.5, 0.25, 0.1], "step": 9, "n_clients": 3}
+    options = {"rate": "known", "least_rate": 0.0}
+    rows = np.eye(3)
+    found = run("debiased", rows, "with_absent", {"window": 1}, options=options, **given).weights[0]
+    np.testing.assert_allclose(found * 3, [2, 4, 0])
+    swapped = run("debiased", rows, "with_absent", {"window": 2}, options=options, **given).weights[0]
+    np.testing.assert_allclose(swapped * 3, [2, 4, 10])
+
+
+def test_the_median_length_is_that_of_present_updates() -> None:
+    rows = np.diag([1.0, 2.0, 3.0, 100.0, 100.0, 100.0])
+    weights = run("mifa", rows, "clipped", {}, ages=[0, 0, 0, 1, 1, 1], step=9).weights[0]
+    np.testing.assert_allclose(weights * 6, [1, 1, 2 / 3, *[2 / 100] * 3])
+
+
 def absent_rows(seed: int, m: int, a: int) -> tuple[NDArray[np.float64], dict[str, Any]]:
     draw = np.random.default_rng(seed)
     ages = [0] * m + draw.integers(1, 4, size=a).tolist()

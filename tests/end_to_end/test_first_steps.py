@@ -72,6 +72,8 @@ def test_a_file_whose_name_is_none_for_a_run_asks_for_one(text: str, tmp_path: P
         ("algorithm=fedavg", "algorithm: expected a table, such as algorithm.KEY = VALUE, found 'fedavg'"),
         ("train.lr=inf", "train.lr: input should be a finite number, found inf"),
         ("evaluate.seed=3", "evaluate.seed: unknown key; 'seed' belongs above the first table"),
+        ("pacing.client=4", "pacing.client: unknown key; did you mean 'clients'?"),
+        ("world.name=churn", "world.name: unknown key; did you mean 'scenario'?"),
         ("train.stop={steps=3}", "train.stop: unknown key; [stop] is a table of its own"),
         ("task.client=13", "task: task 'digits' has no option 'client'; did you mean 'clients'?"),
         ("task.nam=digits", "task: task 'digits' has no option 'nam'; did you mean 'name'?"),

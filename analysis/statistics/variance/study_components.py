@@ -15,11 +15,12 @@ from fedsim.analysis.statistics.variance.anova import Component, components
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
 from fedsim.common.files import from_toml
+from fedsim.records.file_names import STUDY_CONFIG
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_STUDY, _SEED, _SEEDS = "study.toml", "seed", "seeds"
+_SEED, _SEEDS = "seed", "seeds"
 _FEWEST = 2
 Key = tuple[str, ...]
 """A level of each axis that is no factor."""
@@ -97,7 +98,7 @@ def factors_of(study: Study) -> dict[str, tuple[Any, ...]]:
 
     Raises FolderError for fewer than two factors of at least two levels, or if `study.toml` cannot be read.
     """
-    file = study.folder / _STUDY
+    file = study.folder / STUDY_CONFIG
     try:
         written = from_toml(file.read_text(encoding="utf-8")).get("axes", {})
     except (OSError, ValueError) as error:

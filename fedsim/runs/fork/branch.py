@@ -22,8 +22,9 @@ from fedsim.config.run import RunConfig
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
 from fedsim.records.existing_run import with_asked_memory
+from fedsim.records.file_names import CONFIG, WORLD
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import CONFIG, WORLD, describe, make_folder, refuse_parent
+from fedsim.records.run_folder import describe, make_folder, refuse_parent
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import RunSpec
 from fedsim.runs.fork.at import At

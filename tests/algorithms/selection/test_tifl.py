@@ -86,6 +86,10 @@ def test_new_tiers_wait_for_their_interval_or_an_unknown_client() -> None:
     assert same["tier"].tolist() == [0, 0, 1, -1]
     for seen in (view(4, step=1, expected_us=turned), view(4, [0, 3], step=10, expected_us=turned)):
         assert choose(selector, seen, 1, 0, state)[1]["tier"][3] >= 0
+    _, later = choose(selector, view(4, [0, 1, 2], step=10, expected_us=turned), 2, 0, state)
+    assert later["tier"].tolist() == [1, 0, 0, -1]
+    _, away = choose(selector, view(4, [0, 1], step=10, expected_us=turned), 2, 0, state)
+    assert away["tier"].tolist() == [1, 0, 0, -1], "client 2, which took 3 s before, is away"
 
 
 def test_tiers_whose_clients_are_away_are_not_drawn() -> None:

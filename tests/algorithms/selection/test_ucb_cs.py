@@ -83,6 +83,20 @@ def test_the_index_is_that_of_the_paper_in_each_round(gamma: float) -> None:
             assert after[0] == np.argsort(expected)[::-1][:2].tolist()
 
 
+def test_a_choice_of_this_step_counts_at_once() -> None:
+    """Where places are filled one after the other, a client chosen in this step is less uncertain than its twin."""
+    rounds = Rounds(0.7, K)
+    rounds.play(np.ones(K), np.full(K, 0.5))
+    rounds.play(np.ones(K), np.full(K, 0.5))
+    state = choose(make("ucb_cs"), rounds.seen, 1, 0, rounds.state)[1]
+    last = np.array(rounds.seen.last_dispatch)
+    before = index(rounds.seen, state)
+    last[2] = rounds.seen.step
+    after = index(replace(rounds.seen, last_dispatch=last), state)
+    assert before[2] == before[3]
+    assert after[2] < after[3] == before[3]
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 def test_everybody_is_tried_first(k: int) -> None:
     rounds = Rounds(0.7, k)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -132,6 +133,14 @@ def test_the_world_is_read_as_written(tmp_path: Path, tables: dict[str, object])
     run = analysis.open_run(folder)
     assert run.world.schema.metadata[b"fedsim.clients"] == b"3"
     assert list(run.frame("world")["end_us"]) == [10, 9]
+
+
+def test_the_clients_are_a_table_too(tmp_path: Path, tables: dict[str, object]) -> None:
+    folder = write_run(tmp_path / "x", tables=tables)
+    with pytest.raises(RunError, match=r"clients.parquet: there is no such file"):
+        analysis.open_run(folder).frame("clients")
+    pq.write_table(pa.table({"client": [0, 1], "n_samples": [7, 5]}), folder / "clients.parquet")
+    assert list(analysis.open_run(folder).frame("clients")["n_samples"]) == [7, 5]
 
 
 def test_a_wrong_path_suggests_the_closest_folder(tmp_path: Path) -> None:

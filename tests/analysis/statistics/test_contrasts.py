@@ -54,6 +54,10 @@ def test_tails_of_the_same_size_move_with_their_clients() -> None:
     assert raised.mean == pytest.approx(5)
     assert raised.verdict == "better"
     assert of_tails("b", first + 5, first, 10, 3).verdict == "worse"
+    one, many = (of_tails("b", first, first + 5 * np.sin(first), 10, n).interval for n in (1, 20))
+    assert one is not None
+    assert many is not None
+    assert many[0] < one[0] < one[1] < many[1], "corrected for all comparisons"
     assert of_tails("b", first, first.copy(), 10, 3).verdict == "unseen"
 
 

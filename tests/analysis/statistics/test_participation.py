@@ -281,6 +281,22 @@ def test_a_client_that_is_not_evaluated_keeps_its_last_accuracy(tmp_path: Path) 
     kept = table.filter(pa.array([True, False, True, True, True, True]))  # client 1 is first evaluated at 10
     run = analysis.open_run(write_run(tmp_path / "r", tables={"evals": kept}, virtual_us=20))
     assert analysis.time_below(run, 50)["below_share"].tolist() == pytest.approx([0.5, 1])
+    kept = table.filter(pa.array([True, True, True, False, True, True]))  # not at 10, where it would be below
+    run = analysis.open_run(write_run(tmp_path / "s", tables={"evals": kept}, virtual_us=20))
+    assert analysis.time_below(run, 50)["below_share"].tolist() == pytest.approx([0.5, 0])
+
+
+def test_improvement_since_the_start_is_not_that_since_the_last_evaluation(tmp_path: Path) -> None:
+    rows = [[0.5, 0.5], [0.9, 0.1], [0.8, 0.2]]
+    run = analysis.open_run(write_run(tmp_path / "r", tables={"evals": evals_table(rows, n=10, every_us=10)}))
+    improved = analysis.improved_over_time(run)
+    assert improved["since_last_percent"].tolist() == [50, 50]
+    assert improved["since_start_percent"].tolist() == [50, 50]
+    rows = [[0.5, 0.5], [0.9, 0.1], [0.8, 0.05]]
+    run = analysis.open_run(write_run(tmp_path / "s", tables={"evals": evals_table(rows, n=10, every_us=10)}))
+    improved = analysis.improved_over_time(run)
+    assert improved["since_last_percent"].tolist() == [50, 0]
+    assert improved["since_start_percent"].tolist() == [50, 50]
 
 
 @pytest.mark.parametrize(("correct", "n"), [(29, 100), (57, 100), (29, 50)])

@@ -88,6 +88,10 @@ BAD = {
         "--force: expected --out beside it, found none",
     ),
     "bad assignment": (["run", "FILE", "--set", "nonsense"], "KEY=VALUE"),
+    "an option twice": (
+        ["run", "FILE", "--seeds", "2", "--seeds=3"],
+        "--seeds: expected one value, found the option 2 times",
+    ),
 }
 
 

@@ -11,6 +11,7 @@ import tomli_w
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
+from fedsim.config.timing import CostSection
 from fedsim.engine.pacing import Pacing
 from small import small
 
@@ -126,6 +127,11 @@ def test_defaults_are_written_out_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "resolved.toml"
     path.write_text(tomli_w.dumps(tables))
     assert load_config(path)[0].resolved() == tables
+
+
+def test_a_model_of_more_operations_than_the_reference_takes_longer() -> None:
+    assert CostSection(reference_flops=100).work_formula(1000).scale == 10
+    assert CostSection(reference_flops=100, compute_scale=3).work_formula(50).scale == 1.5
 
 
 def test_presets_become_one_object() -> None:

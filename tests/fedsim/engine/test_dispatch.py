@@ -188,9 +188,9 @@ def test_losses_are_asked_for_by_those_who_declared_it() -> None:
     def curious(view: View, k: int, rng: np.random.Generator) -> Clients:
         return view.candidates[np.argsort(view.ask_losses(view.candidates))[:k]]
 
-    with pytest.raises(RunError, match=r'asks for losses must declare needs=frozenset\(\{"losses"\}\)'):
-        play(trace_of([1.0, 2.0]), plan(sync(2), 2, stateless(curious, needs=frozenset({"updates"}))))
-    play(trace_of([1.0, 2.0]), plan(sync(2), 2, stateless(curious, needs=frozenset({"losses"}))))
+    with pytest.raises(RunError, match=r'asks for losses must declare needs=frozenset\(\{"asked"\}\)'):
+        play(trace_of([1.0, 2.0]), plan(sync(2), 2, stateless(curious, needs=frozenset({"losses"}))))
+    play(trace_of([1.0, 2.0]), plan(sync(2), 2, stateless(curious, needs=frozenset({"asked"}))))
 
 
 def test_who_declared_updates_may_ask_for_norms() -> None:

@@ -466,6 +466,14 @@ def test_who_is_late_may_refresh_the_history() -> None:
     ]
 
 
+def test_a_late_job_that_is_lost_is_not_tried_again() -> None:
+    """Client 1 fails at 4 s, one step after its own; client 0, which works for its step, gets its second try."""
+    late = replace(overselect(1, 1), late="history")
+    for faults, attempts in (([(1, 4, 5)], {0}), ([(0, 1, 1.5)], {0, 1})):
+        log, _, _ = run(late, world(faults=faults), Stop(steps=3), dropout=Dropout(retries=1))
+        assert set(log.attempts) == attempts
+
+
 def test_who_is_later_than_the_limit_refreshes_nothing() -> None:
     """The client that takes 9 s is two steps late when it arrives."""
     late = replace(overselect(1, 1), late="history")

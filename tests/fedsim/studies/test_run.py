@@ -725,6 +725,26 @@ class Killer(Board):
         self.lines.append(text)
 
 
+def test_a_script_without_a_main_part_is_told_so(tmp_path: Path) -> None:
+    """Each process imports it, and would call `fedsim.study` there."""
+    script = tmp_path / "mine.py"
+    tables = {"name": "s", "seeds": 4, "run": small(stop={"steps": 1}).resolved()}
+    for key in ("name", "seed", "seeds"):
+        tables["run"].pop(key, None)
+    script.write_text(f"import fedsim\nfedsim.study({tables!r}, out={str(tmp_path)!r}, jobs=2)\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert 'call it below `if __name__ == "__main__":`, or with jobs=1' in done.stderr.splitlines()[-1]
+
+
+def test_an_outcome_is_shown_in_a_line() -> None:
+    tables = small().resolved()
+    run_tables = {key: tables[key] for key in tables.keys() - {"name", "seed", "seeds"}}
+    finished_cell = cells_of(load_study({"name": "s", "seeds": 1, "run": run_tables}), "s")[0]
+    failed = ((finished_cell, "why"),)
+    assert repr(Outcome(Path("runs/s"), 3, failed, True)) == "<Outcome runs/s: 3 done, 1 failed, interrupted>"
+
+
 def test_killed_processes_are_replaced_and_a_cell_that_kills_each_fails_alone(
     finished: Path, tmp_path: Path
 ) -> None:

@@ -143,8 +143,9 @@ def test_the_command_runs_the_cells_as_a_study_does_and_the_same_command_continu
 def test_what_does_not_go_together_is_refused_with_a_reason(
     options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
+    seeds = () if "--seeds" in options else ("--seeds", "2")
     with pytest.raises(ConfigError, match=message):
-        ran(written(tmp_path), "--seeds", "2", *options, "--out", tmp_path / "out")
+        ran(written(tmp_path), *seeds, *options, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
