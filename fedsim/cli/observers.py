@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedsim import analysis, plugins
 from fedsim.cli.options import WatchedTraining, command_line, interrupted
-from fedsim.common.errors import FolderError, LongRun, SomeFailed
+from fedsim.common.errors import FolderError, LongRun, SomeFailed, UnusedWorld
 from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import show_us
 from fedsim.records.file_names import CLIENTS, WORLD
@@ -65,13 +65,14 @@ def watching(console: Console, options: WatchedTraining, names: Sequence[str] = 
 
 @contextmanager
 def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
-    """Print warnings about long runs as lines on `console`; nothing if `quiet`."""
+    """Print warnings about long runs and unused worlds as lines on `console`; nothing if `quiet`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if quiet else "always", LongRun)
+        for told in (LongRun, UnusedWorld):
+            warnings.simplefilter("ignore" if quiet else "always", told)
         show_others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, LongRun):
+            if issubclass(category, (LongRun, UnusedWorld)):
                 console.print(str(message), highlight=False, soft_wrap=True)
             else:
                 show_others(message, category, *where, **more)

@@ -95,7 +95,7 @@ def fork(
     ] = None,
     name: Annotated[str | None, Option(help="Name of the new run; by default PARENT-fork.")] = None,
 ) -> None:
-    """Branch off a run at a step or time. The branch may use another rule, selector or pacing."""
+    """Branch off a run at a step or time. The branch may use another rule, selector, pacing or dropout."""
     clients = () if keep_online is None else _numbers("--keep-online", keep_online)
     from fedsim.cli.observers import show_differences, training
     from fedsim.runs.fork import fork as branch

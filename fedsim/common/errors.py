@@ -99,6 +99,10 @@ class ManySteps(LongRun):
     """A run takes very many server steps until its limit."""
 
 
+class UnusedWorld(UserWarning):
+    """A run makes no use of a part of its world, or the world lacks what makes time pass."""
+
+
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
 
 

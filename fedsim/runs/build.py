@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +23,7 @@ from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
-from fedsim.runs.combinations import check_ends, check_parts, check_precision
+from fedsim.runs.combinations import TAKE_SPEEDS, check_ends, check_parts, check_precision, without_time
 from fedsim.runs.inputs import InputCache, RunInputs
 from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size, updates_size
 from fedsim.server.history_storage import HistoryPlan
@@ -95,6 +95,17 @@ class RunSpec:
         if until_us is None or until_us <= self.world.horizon_us:
             return ""
         return f"{self.config.name}: longer than its world, which is {self.world.duration_text()}"
+
+    def unused_world(self) -> Iterator[str]:
+        """Yield warnings about clients of the world that the run leaves out, and about jobs that take no time."""
+        config, clients = self.config, self.world.clients
+        if self.trace.clients > clients:
+            yield (
+                f"{config.name}: takes the first {clients:,} of its world's {self.trace.clients:,} clients; "
+                f"`fedsim trace edit --resample {clients}` draws them"
+            )
+        if none := without_time(config, self.world):
+            yield f"{config.name}: jobs take no time, because the world models no {none}; {TAKE_SPEEDS}"
 
     def initial(self) -> torch.Tensor:
         """Return the start parameters [P], the same for equal seeds and models."""

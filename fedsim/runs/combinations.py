@@ -204,19 +204,29 @@ def check_precision(network: Network, bench: WorkbenchSpec) -> None:
         module.train(was_training)
 
 
+TAKE_SPEEDS = (
+    "[world.join] takes speeds from another world, such as the file of "
+    "`fedsim trace make always_on -o devices.parquet`"
+)
+
+
+def without_time(config: RunConfig, world: World) -> str:
+    """Return what the world does not model if jobs take no time; empty if they take some."""
+    empty = config.cost.payload == 0
+    if not {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled):
+        return ""
+    return "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
+
+
 def check_ends(config: RunConfig, world: World) -> None:
     """Refuse a run that would never end, or end without a step."""
     pacing, dropout = config.pacing.pacing(), config.dropout
-    empty = config.cost.payload == 0
     # Deadlines pass even if jobs take no time.
     at_deadlines = pacing.buffer is None and pacing.deadline_us is not None
-    no_time = {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled)
-    if config.stop.steps is None and no_time and not at_deadlines:
-        none = "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
+    if config.stop.steps is None and not at_deadlines and (none := without_time(config, world)):
         raise ConfigError(
-            f"stop.steps: required, because the world models no {none}: jobs take zero time, and "
-            "stop.time is never reached; [world.join] takes speeds from another world, such as the file of "
-            "`fedsim trace make always_on -o devices.parquet`"
+            f"stop.steps: required, because the world models no {none}: jobs take zero time, and stop.time is never "
+            f"reached; {TAKE_SPEEDS}"
         )
     if pacing.least_candidates > 1 and pacing.least_candidates > (most := world.most_online()):
         raise ConfigError(

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsim import plugins
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError, EndOfWorld, SomeFailed
+from fedsim.common.errors import ConfigError, EndOfWorld, SomeFailed, UnusedWorld
 from fedsim.common.files import write_json
 from fedsim.common.machine import forget_peak
 from fedsim.common.paths import as_path
@@ -117,17 +117,19 @@ class _Batch:
         clock = Stopwatch(spans=self.profile)
         with clock.part("start"):
             spec = self.place.prepare(run)
-            tell_of_end(spec)
+            tell_of_world(spec)
             session = Session.create(spec, folder, self.place.pool, clock, force=self.force)
         with closing(session):
             _write_arms(self.runs, self.out)
             return session.run(self.watch)
 
 
-def tell_of_end(spec: RunSpec) -> None:
-    """Warn if the run is longer than its world."""
+def tell_of_world(spec: RunSpec) -> None:
+    """Warn if the run is longer than its world, or does not use all of it."""
     if warning := spec.outlives(spec.plan.stop.time_us):
         warnings.warn(warning, EndOfWorld, stacklevel=4)
+    for warning in spec.unused_world():
+        warnings.warn(warning, UnusedWorld, stacklevel=4)
 
 
 def in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:

@@ -56,8 +56,17 @@ def summary_line(trace: Trace) -> str:
 
 
 def warnings(trace: Trace) -> Iterator[str]:
-    """Yield what is allowed in a world and probably not meant: a first client that comes online after a year."""
+    """Yield what is allowed in a world and probably not meant.
+
+    That is a first client that comes online after a year, and laps whose hours of the day differ.
+    """
     starts_us = trace.spans("online").start_us
     if len(starts_us) and (first_us := int(starts_us.min())) > _LATE_US:
         late = f"the first client is online after {show_us(first_us)}"
         yield f"{late}: times count from 0; subtract the first from Unix times"
+    if trace.after_end == "repeat" and trace.horizon_us > DAY_US and trace.horizon_us % DAY_US:
+        days = trace.horizon_us // DAY_US + 1
+        yield (
+            f"it repeats after {show_us(trace.horizon_us)}, which is no whole number of days, so that each lap moves "
+            f"the hours of the day: a horizon of {days}d has them stay (csv and parquet: --option horizon={days}d)"
+        )

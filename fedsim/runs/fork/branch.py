@@ -34,7 +34,7 @@ from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result
 from fedsim.runs.session import Session
-from fedsim.runs.simulate import tell_of_end
+from fedsim.runs.simulate import tell_of_world
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.transforms import ending, kept_online
 
@@ -172,7 +172,7 @@ class _Branch:
             kept = _kept(self.trace, self.keep_online, forked_us, child.stop.time, self.manifest)
             place = place.in_world(child, kept)
         spec = place.prepare(child)
-        tell_of_end(spec)
+        tell_of_world(spec)
         return spec
 
 

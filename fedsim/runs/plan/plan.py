@@ -73,6 +73,8 @@ class PlannedRun:
     """Seconds that the plan itself took."""
     outlives: str = ""
     """A warning if the run is longer than its world; else empty."""
+    unused: tuple[str, ...] = ()
+    """Warnings about what the run does not use of its world."""
 
 
 @arguments.checked
@@ -172,6 +174,7 @@ def _planned_run(
         memory_bytes=spec.footprint(workers).parts(),
         planned_s=planned_s,
         outlives=spec.outlives(max(run_state.now_us, spec.plan.stop.time_us or 0)),
+        unused=tuple(spec.unused_world()),
     )
 
 
@@ -219,7 +222,7 @@ def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
     gaps, took = np.diff(np.concatenate([[0], planned.step_us])), show_us(planned.virtual_us)
     lines = [
         ("steps", f"{planned.steps:,} in {took} of virtual time; ended by {planned.ended_by}"),
-        *([("world", planned.outlives.partition(": ")[2])] if planned.outlives else []),
+        *(("world", text.partition(": ")[2]) for text in (planned.outlives, *planned.unused) if text),
         ("time between steps*", _spread(gaps, lambda q: show_us(round(q)))),
         ("jobs", jobs or "none"),
         ("clients chosen", f"{planned.chosen:,} of {planned.clients:,}"),

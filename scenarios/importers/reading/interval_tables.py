@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError, TraceError, closest
-from fedsim.common.units import duration_us
+from fedsim.common.units import duration_us, show_us
 from fedsim.scenarios.importers.reading.files import Ints, Problems, Windows, about, shown
 from fedsim.worlds.importer import Imported
 from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace
@@ -176,7 +176,7 @@ def _check_horizon(table: PlainTable, horizon_us: int) -> None:
     if last_us > horizon_us:
         raise TraceError(
             f"{table.place(latest)}, client {table.clients[latest][:80]!r}: expected intervals up to the horizon of "
-            f"{horizon_us} us, found an end at {last_us} us"
+            f"{show_us(horizon_us)}, found an end after {show_us(last_us)}"
         )
 
 

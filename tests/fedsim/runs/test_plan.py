@@ -15,7 +15,8 @@ from rich.console import Console
 
 from fedsim import analysis
 from fedsim.cli.main import main
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.errors import ConfigError, RunError, UnusedWorld
+from fedsim.common.units import US
 from fedsim.config.run import RunConfig
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.plugins.kinds import shipped
@@ -23,12 +24,14 @@ from fedsim.records.schemas import JOBS, STEPS
 from fedsim.runs.build import prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan import time_estimate as trials
-from fedsim.runs.plan.plan import PlannedRun, plan_run, table
+from fedsim.runs.plan.plan import PlannedRun, plan, plan_run, table
+from fedsim.runs.simulate import simulate
 from fedsim.server.rule import Stack
 from fedsim.server.server import Server
 from fedsim.training.job import Cohort
 from fedsim.training.minibatches import Steps
 from fedsim.training.workbench import Workbench
+from fedsim.worlds.trace import Trace
 from small import run, small
 
 LEARNED = {"loss_before", "loss_train"}
@@ -344,6 +347,34 @@ def test_no_more_workers_train_than_jobs_are_in_flight(monkeypatch: pytest.Monke
     nothing = np.zeros(1, dtype=np.int64)
     found = [trials.wall_s(setup, 12.0, 0, nothing, workers) for workers in (0, 1, 2, 8)]
     assert found == [12.0, 12.0, 6.0, 6.0]
+
+
+def test_a_plan_and_a_run_say_what_they_do_not_use_of_their_world(tmp_path: Path) -> None:
+    start, end = np.zeros(7, dtype=np.int64), np.full(7, 10 * US)
+    trace = Trace.of(
+        np.arange(7),
+        start,
+        end,
+        ["online"] * 7,
+        np.ones(7),
+        clients=7,
+        horizon_us=10 * US,
+        after_end="repeat",
+    )
+    trace.write(tmp_path / "w.parquet")
+    tables = {
+        "task": {"name": "synthetic", "clients": 5},
+        "pacing": {"preset": "sync", "clients": 2},
+        "stop": {"steps": 2},
+    }
+    (planned,) = plan(tables | {"world": {"trace": str(tmp_path / "w.parquet")}})
+    first, none = planned.unused
+    assert "takes the first 5 of its world's 7 clients; `fedsim trace edit --resample 5` draws them" in first
+    assert "jobs take no time, because the world models no downlink, compute or uplink; [world.join]" in none
+    with pytest.warns(UnusedWorld) as told:
+        simulate(tables | {"world": {"trace": str(tmp_path / "w.parquet")}}, out=tmp_path / "r", workers=0)
+    assert [str(each.message) for each in told] == list(planned.unused)
+    assert plan_run(small()).unused == ()
 
 
 def test_unseen_clients_are_planned_as_they_are_evaluated(

@@ -77,6 +77,23 @@ def test_times_that_do_not_count_from_0_are_said_to(tmp_path, first, warned):
         assert (f"warning: {advice}" in result.output) == warned
 
 
+@pytest.mark.parametrize(
+    ("end_h", "option", "warned"),
+    [
+        (30, (), True),
+        (30, ("horizon=2d",), False),
+        (48, (), False),
+        (20, (), False),
+        (30, ("after_end=stop",), False),
+    ],
+)
+def test_laps_that_move_the_hours_of_the_day_are_told(tmp_path, end_h, option, warned):
+    (tmp_path / "mine.csv").write_text(f"client,start_h,end_h\na,0,8\nb,2,{end_h}\n")
+    options = [word for each in option for word in ("--option", each)]
+    output = run("csv", tmp_path / "mine.csv", "-o", tmp_path / "w.parquet", *options).output
+    assert ("a horizon of 2d has them stay" in output) == warned
+
+
 def test_folders_are_walked(table, tmp_path):
     folder = tmp_path / "folder" / "inner"
     folder.mkdir(parents=True)

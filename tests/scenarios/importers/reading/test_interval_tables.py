@@ -141,8 +141,9 @@ def test_options_are_checked(options):
 
 
 def test_an_end_beyond_the_horizon_is_refused():
-    assert "t.csv, line 3, client 'y': expected intervals up to the horizon of 1000000 us" in refused(
-        "csv", {"t.csv": "client,start,end\nx,0,1\ny,0,5"}, horizon="1s"
+    assert (
+        "t.csv, line 3, client 'y': expected intervals up to the horizon of 1.000 s, found an end after 5.000 s"
+        in refused("csv", {"t.csv": "client,start,end\nx,0,1\ny,0,5"}, horizon="1s")
     )
 
 
