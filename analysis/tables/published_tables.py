@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from fedsim.analysis.opening.study import Study
+from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.claims import claim_results
 from fedsim.analysis.statistics.published import PublishedValue, published_values, rows_not_run
 from fedsim.analysis.tables.claim_tables import claim_frame, verdict_table
@@ -69,9 +71,19 @@ def _value_table(study: Study, values: Sequence[PublishedValue]) -> Table:
     rows: dict[tuple[str, ...], dict[str, PublishedValue]] = {}
     for value in values:
         rows.setdefault(tuple(value.levels.values()), {})[value.column] = value
-    for levels, by_column in rows.items():
-        texts = [_value_cell(by_column[c]) if c in by_column else "" for c in columns]
-        table.add_row(*map(shown, [*levels, *texts]))
+    for between in (" ", "\n"):  # beside the mean or, if that is too wide for the terminal, below it
+        body = [
+            [*levels, *(_value_cell(by_column[c], between) if c in by_column else "" for c in columns)]
+            for levels, by_column in rows.items()
+        ]
+        widths = (
+            max(len(line) for cell in column for line in cell.split("\n"))
+            for column in zip(*body, strict=True)
+        )
+        if sum(width + 1 for width in widths) - 1 <= get_terminal_size().columns:
+            break
+    for cells in body:
+        table.add_row(*map(shown, cells))
     return table
 
 
@@ -82,9 +94,9 @@ def _beside(study: Study) -> str:
     return f"{study.name}{conditions(study)}{comma} beside {study.published.source}"
 
 
-def _value_cell(value: PublishedValue) -> str:
+def _value_cell(value: PublishedValue, between: str) -> str:
     spread = "" if value.published_std is None else f" ± {value.published_std:g}"
-    ours = f"{plain(value.mean)} {span(value.interval, '')}".strip()
+    ours = f"{plain(value.mean)}{between}{span(value.interval, '')}"
     return f"{ours}\n{'≠ ' if value.differs else ''}{value.published:g}{spread}"
 
 
@@ -104,6 +116,8 @@ def _value_notes(values: Sequence[PublishedValue]) -> str:
     seeds = sorted({len(value.values) for value in values})
     count = " to ".join(map(str, [seeds[0], *seeds[1:][-1:]]))
     text = f"Above, the mean over {count} seeds with its 95 % t interval; below, the paper's value."
+    if seeds[-1] < FEWEST:
+        return f"{text} Fewer than {FEWEST} seeds have no interval, and no value is tested."
     tested = [value for value in values if not math.isnan(value.p_holm)]
     if not tested:
         return text

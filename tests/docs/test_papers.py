@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import inputs
 from fedsim import analysis, study
 from fedsim.analysis.statistics.audit import audit_frame
+from fedsim.common.terminal import Terminal
 from fedsim.config.data import federation
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
@@ -532,9 +532,10 @@ RESULTS = ROOT / "docs" / "papers" / "results"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in RESULTS.iterdir()))
-def test_a_page_prints_what_its_results_say(name: str) -> None:
+def test_a_page_prints_what_its_results_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "118")
     opened, (page,) = analysis.open_study(RESULTS / name), _pages(name)
-    console = Console(width=118, file=StringIO())
+    console = Terminal(width=118, file=StringIO())
     for table in analysis.published_tables(opened):
         console.print(table)
     assert isinstance(console.file, StringIO)

@@ -52,6 +52,23 @@ def shown(tables: Any) -> str:
     return " ".join(console.export_text().split())
 
 
+@pytest.mark.parametrize(("columns", "lines"), [(120, 2), (30, 3)])
+def test_intervals_lie_below_the_means_in_a_terminal_that_is_too_narrow(
+    columns: int, lines: int, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    cells = [*analysis.published_tables(study)[0].columns[1].cells]
+    assert [str(cell).count("\n") + 1 for cell in cells] == [lines] * 2
+
+
+def test_without_enough_seeds_the_table_says_that_nothing_is_tested(tmp_path: Path) -> None:
+    axes = {"rule": ("fedavg", "fedfv")}
+    few = write_study(tmp_path / "few", made, axes=axes, seeds=range(1, 3), published=PUBLISHED)
+    assert "Fewer than 3 seeds have no interval, and no value is tested." in shown(
+        analysis.published_tables(few)
+    )
+
+
 def test_the_tables_show_ours_theirs_and_the_verdicts(study: Study) -> None:
     text = shown(analysis.published_tables(study))
     assert "table3 beside A. Uthor (2020), table 3" in text
