@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from fedsim.analysis.statistics.observatory import (
     merges,
     over_time,
     recorded,
+    with_shares,
 )
 from fedsim.common.errors import FolderError, RunError
 from fedsim.records.schemas import CONFLICTS
@@ -118,6 +120,12 @@ def test_two_updates_of_a_client_in_one_step_are_one_step(run: analysis.Run) -> 
     twice = rows[(rows.block < 0) & (rows.step == 0)].assign(client=4)
     found = by_client(twice).iloc[0]
     assert (found.present_steps, found.present_weight_percent, found.against_percent) == (1, 100, 50)
+
+
+def test_shares_are_of_the_sizes_of_weights() -> None:
+    """A rule may take an update off: weights of 3 and -1 are three quarters and one quarter of the step."""
+    rows = pd.DataFrame({"step": [0, 0, 1], "block": -1, "weight": [3.0, -1.0, -2.0]})
+    assert with_shares(rows).share.tolist() == [75, 25, 100]
 
 
 def test_merged_layers_are_those_with_equal_weights(run: analysis.Run) -> None:

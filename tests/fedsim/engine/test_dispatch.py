@@ -11,6 +11,7 @@ import pytest
 
 from fedsim.common.errors import RunError
 from fedsim.common.units import US
+from fedsim.engine.dispatch import _expected_us
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.pacing import Pacing, fedbuff, overselect, sync
@@ -19,11 +20,13 @@ from fedsim.engine.selector import Choice, Clients, Selector, View, stateless
 from fedsim.engine.state import Dropout, Plan, RunState, Stop
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.plugins import build
+from fedsim.runs.build import prepare
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort
 from fedsim.worlds.trace import Trace
 from fedsim.worlds.world import World
+from small import small
 from timelines import StrictTrainer, plan_of, trace_of
 
 
@@ -191,6 +194,15 @@ def test_losses_are_asked_for_by_those_who_declared_it() -> None:
     with pytest.raises(RunError, match=r'asks for losses must declare needs=frozenset\(\{"asked"\}\)'):
         play(trace_of([1.0, 2.0]), plan(sync(2), 2, stateless(curious, needs=frozenset({"losses"}))))
     play(trace_of([1.0, 2.0]), plan(sync(2), 2, stateless(curious, needs=frozenset({"asked"}))))
+
+
+def test_what_selectors_expect_holds_no_jitter_that_is_yet_to_be_drawn() -> None:
+    expected = []
+    for spread in (0.0, 1.0):
+        spec = prepare(small(cost={"payload": "5 MB", "jitter": {"compute": spread, "uplink": spread}}))
+        run_state, clients = RunState(spec.data.n_clients), np.arange(spec.data.n_clients)
+        expected.append(_expected_us(spec.world, spec.plan.costs, run_state, clients))
+    np.testing.assert_array_equal(*expected)
 
 
 def test_who_declared_updates_may_ask_for_norms() -> None:

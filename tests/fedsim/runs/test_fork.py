@@ -121,6 +121,8 @@ def test_with_a_change_it_is_the_parent_until_then(tmp_path: Path, change: str) 
             for f in (parent.folder, child.folder)
         )
         np.testing.assert_equal(a, b)  # one that is no number equals another
+    evals = table(child.folder, "evals").sort_values("step", kind="stable")
+    assert evals.time_us.is_monotonic_increasing
     key, _, value = change.partition("=")
     said = (child.folder / "config.resolved.toml").read_text()
     assert f"{key.rpartition('.')[2]} = " in said
