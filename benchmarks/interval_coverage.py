@@ -14,13 +14,13 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics.audit import by_age
 from fedsim.analysis.statistics.bootstrap import interval, mean_of
 from fedsim.analysis.statistics.contrasts import of_groups, of_tails
 from fedsim.analysis.statistics.correlation import pearson, spearman
 from fedsim.analysis.statistics.paired.differences import t_interval
 from fedsim.analysis.statistics.paired.pairing import pairing_factor
+from fedsim.common.arrays import Floats
 
 Ends = tuple[float, float] | None
 Law = Callable[[np.random.Generator, int], tuple[Ends, float]]

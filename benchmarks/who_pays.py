@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from fedsim import analysis
 from fedsim.analysis.drawing.picture import COLOURS, GREY, Picture, arm_marker, panels
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.evaluation import latest
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Document, Figure
@@ -34,6 +33,7 @@ from fedsim.analysis.report.report_files import write_figures
 from fedsim.analysis.statistics.paired.differences import t_interval
 from fedsim.analysis.statistics.paired.significance import holm, signed_rank_test
 from fedsim.analysis.statistics.participation import held_labels, label_counts
+from fedsim.common.arrays import Floats
 
 PHASE, BASELINE = "upload", "none"
 TERMS = {"own": "own", "shared": "others, same label"}

@@ -20,8 +20,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats
 from fedsim.common.units import DAY_US, HOUR_US, US
 from fedsim.scenarios.processes.devices import PHONES, Devices
 from fedsim.scenarios.processes.laws import exponentials
@@ -31,8 +31,6 @@ CELLS = 96
 """Cells of a day over which rates are constant: 15 minutes."""
 CELL_US = DAY_US // CELLS
 EDGES_US = np.linspace(0.0, DAY_US, CELLS + 1)
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,8 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.common.units import US
@@ -58,7 +58,6 @@ THETA = np.linspace(0, 2 * np.pi, 24)
 LEAST_S = 1e-12
 """Seconds per sample where FLGo's latency is 0: a trace has no zero."""
 
-Floats = NDArray[np.float64]
 Chance = Callable[[int], float]
 """The probability to be online, a function of the number of the round."""
 

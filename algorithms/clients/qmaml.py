@@ -21,12 +21,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 
+from fedsim.common.arrays import Ints
 from fedsim.training.client_method import Batch, ClientMethod, Local, Personal, Tensors, Trained
 
-Ints = NDArray[np.int64]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from fedsim.analysis.drawing.picture import INK
-from fedsim.analysis.opening.arrays import Floats
+from fedsim.common.arrays import Floats
 
 COLOURS = "cividis"
 """Nuñez, Anderton and Renslow, PLoS ONE 13(7), 2018: looks the same with and without deuteranomaly."""

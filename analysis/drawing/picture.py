@@ -14,7 +14,7 @@ from matplotlib.colors import is_color_like, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedsim.analysis.opening.arrays import Ints
+from fedsim.common.arrays import Ints
 from fedsim.common.units import DAY_US, HOUR_US
 
 INK = "#0a0b0c"

@@ -11,10 +11,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import word_counts
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import FolderError
 from fedsim.common.units import US
 

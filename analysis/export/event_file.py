@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import RunError
 from fedsim.common.extras import require
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsim.analysis.opening.arrays import Ints
 from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import FolderError
 from fedsim.common.files import write_atomically
 from fedsim.common.paths import as_path

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedsim.analysis.export.curves import Curves, export_each, name_of
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import RunError
 from fedsim.common.extras import require
 

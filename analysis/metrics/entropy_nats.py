@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.common.arrays import Floats, Ints
 
 
 def entropy_nats(accuracy: Floats, n: Ints) -> float:

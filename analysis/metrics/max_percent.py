@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.common.arrays import Floats, Ints
 
 
 def max_percent(accuracy: Floats, n: Ints) -> float:

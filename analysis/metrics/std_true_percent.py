@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.statistics.variance.sampling_noise import true_std_percent
+from fedsim.common.arrays import Floats, Ints
 
 SMALLER_IS_BETTER = True
 

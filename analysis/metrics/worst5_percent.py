@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.statistics.fairness import lowest_percent
+from fedsim.common.arrays import Floats, Ints
 
 
 def worst5_percent(accuracy: Floats, n: Ints) -> float:

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.statistics.fairness import summary
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.arrow_columns import array, texts
 from fedsim.common.errors import FolderError
 

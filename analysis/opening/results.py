@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Ints
 from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
+from fedsim.common.arrays import Ints
 from fedsim.records.study_results import LastEvaluation
 
 

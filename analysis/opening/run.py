@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from fedsim import analysis, plugins
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.evaluation import Evaluation, evaluations_in
 from fedsim.analysis.opening.tables import check_rows, read_table, read_world, word_counts
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.arrow_columns import array
 from fedsim.common.errors import FolderError, RunError, TraceError, closest
 from fedsim.common.files import from_json, from_toml, read_parquet

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints
 from fedsim.common.arrow_columns import array
 from fedsim.common.errors import FolderError
 from fedsim.common.files import read_parquet
@@ -17,7 +17,6 @@ from fedsim.engine.record_words import STATUSES, STEP_STATUSES
 from fedsim.records.file_names import PARTS, WORLD, part_name
 from fedsim.records.schemas import TABLES
 
-Ints = NDArray[np.int64]
 _FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
 """Columns in which -1 is an error; elsewhere it stands for "none"."""
 KEYS = {

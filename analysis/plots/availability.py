@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedsim.analysis.drawing.picture import COLOURS, INK, Picture, panels, time_unit
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.worlds.summary import online_raster, online_share
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.worlds.trace import Trace
 
 ROWS, BINS = 300, 600

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fedsim.analysis.drawing.picture import arm_style, spans
-from fedsim.analysis.opening.arrays import Floats
+from fedsim.common.arrays import Floats
 
 BAND_ALPHA = 0.18
 

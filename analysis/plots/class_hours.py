@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsim.analysis.drawing.picture import INK, Picture, panels, whole_numbers
-from fedsim.analysis.opening.arrays import Floats
+from fedsim.common.arrays import Floats
 
 
 def class_hours_picture(shares: Floats) -> Picture:

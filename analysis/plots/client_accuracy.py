@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.evaluation import Evaluation
+from fedsim.common.arrays import Floats
 
 POINTS = 500
 

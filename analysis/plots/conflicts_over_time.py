@@ -16,10 +16,10 @@ from fedsim.analysis.drawing.picture import (
     panels,
     time_unit,
 )
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.plots.bands import draw_band, over_steps
 from fedsim.analysis.statistics.observatory import KINDS, angles_deg, over_time, recorded
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import FolderError
 
 if TYPE_CHECKING:

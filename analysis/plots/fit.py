@@ -6,11 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fedsim.analysis.drawing.picture import INK, Picture, arm_keys, arm_style, panels
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.worlds.fitting.comparison import FitComparison
 from fedsim.analysis.worlds.fitting.portrait import CURVE_LAGS_H, Curve
 from fedsim.analysis.worlds.fitting.spells import HOURS
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 
 _SHOWN_BELOW = 0.99
 """The logarithmic axis starts where at least 1 % of spells are shorter."""

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from fedsim.analysis.drawing.picture import GREY, Key, Picture, panels, time_unit, whole_numbers
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import FolderError
 from fedsim.records.file_names import WORLD
 from fedsim.worlds.trace import read_trace

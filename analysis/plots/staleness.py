@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels, whole_numbers
-from fedsim.analysis.opening.arrays import Ints
 from fedsim.analysis.opening.run import Run
+from fedsim.common.arrays import Ints
 
 
 def staleness(runs: Mapping[str, Run]) -> Picture:

@@ -18,10 +18,10 @@ from fedsim.analysis.drawing.picture import (
     time_unit,
     whole_numbers,
 )
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.plots.accuracy_over_time import evaluated_note
 from fedsim.analysis.plots.bands import draw_band
 from fedsim.analysis.tables.headings import heading_of
+from fedsim.common.arrays import Floats
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedsim.analysis.drawing.heatmap import LEAST_IN, heat, powers, scale_beside
 from fedsim.analysis.drawing.picture import Picture, panels, spans, whole_numbers
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.observatory import KINDS, recorded, with_shares
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import FolderError
 
 if TYPE_CHECKING:

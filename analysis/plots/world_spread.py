@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedsim.analysis.drawing.picture import Key, Picture, arm_keys, arm_style, panels
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.worlds.summary import gap_lengths_us, mean_speeds, session_lengths_us
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.units import HOUR_US, show_us
 from fedsim.worlds.trace import Trace
 

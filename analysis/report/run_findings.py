@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.report.document import Finding
 from fedsim.analysis.report.doubts import different_ends, doubts, examine, still_moving
@@ -18,6 +17,7 @@ from fedsim.analysis.statistics.fairness import lowest_percent, tail_size
 from fedsim.analysis.statistics.paired.differences import t_interval
 from fedsim.analysis.statistics.participation import clients
 from fedsim.analysis.tables.compare import compare
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import RunError, TraceError
 
 _PERCENT = 10

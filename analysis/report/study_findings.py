@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Study, Test
 from fedsim.analysis.report.document import Finding, Topic
 from fedsim.analysis.report.doubts import doubts, examine
@@ -28,6 +27,7 @@ from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
 from fedsim.analysis.tables.difference_tables import PLACES, averaged, by_axis, conditions, on_split
 from fedsim.analysis.tables.headings import heading_of, heading_of_difference
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import ConfigError, RunError
 
 _MEAN, _WORST = "mean_percent", ("worst10_percent", "worst5_percent", "min_percent")

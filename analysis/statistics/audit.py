@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.bootstrap import FEWEST, ends
 from fedsim.analysis.statistics.participation import label_counts, sets_of_labels
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import FolderError
 
 AGES = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)

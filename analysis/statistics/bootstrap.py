@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedsim import plugins
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired.significance import ALPHA, holm, t_test
 from fedsim.analysis.statistics.published import combinations, frame_of, published_of
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config.study.published import Claim, axis_of, faults_of, parse_claim, rest_of
 

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Test
 from fedsim.analysis.statistics.bootstrap import FEWEST, Statistic, client_draws, interval
 from fedsim.analysis.statistics.fairness import tail_size
 from fedsim.analysis.statistics.paired.differences import Better, t_interval
 from fedsim.analysis.statistics.paired.significance import ALPHA, holm, p_value_of
+from fedsim.common.arrays import Floats
 
 Verdict = Literal["better", "worse", "unconfirmed", "unseen"]
 _MANY_DRAWS, _MANY = 10_000, 200

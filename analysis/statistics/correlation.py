@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics.bootstrap import Statistic, client_draws, interval
 from fedsim.analysis.statistics.participation import label_sets
+from fedsim.common.arrays import Floats
 
 if TYPE_CHECKING:
     import pandas as pd

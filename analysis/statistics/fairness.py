@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedsim import plugins
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 
 
 @arguments.checked

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.analysis.drawing.picture import spans
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import FolderError
 from fedsim.server.conflicts import ORTHOGONAL
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.evaluation import Evaluation, latest
 from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
 from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
 from fedsim.analysis.statistics.waste import USED
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.records.file_names import CONFIG, WORLD
 from fedsim.worlds.availability import UNKNOWNS, sessions_of

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.statistics.bootstrap import FEWEST, sample_std
 from fedsim.analysis.statistics.paired.differences import t_interval
 from fedsim.analysis.statistics.paired.significance import ALPHA, holm
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import FolderError
 from fedsim.config.study.published import PublishedRow, PublishedSection
 

@@ -11,12 +11,12 @@ import numpy as np
 from scipy import stats
 
 from fedsim import plugins
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.evaluation import latest
 from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
 from fedsim.analysis.statistics.paired.differences import CONFIDENCE, comparisons, side_of
 from fedsim.analysis.statistics.paired.significance import holm, sign_test
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.engine.state import at_or_beyond
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.joining import join_runs
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Point
 from fedsim.analysis.tables.closing import ACCURACIES, digits_of, fixed, with_status
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import FolderError
 from fedsim.common.terminal import ruled_table, shown
 from fedsim.common.units import HOUR_US, show_bytes

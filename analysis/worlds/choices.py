@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from fedsim import plugins
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.waste import USED
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints, Mask
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.files import read_parquet
 from fedsim.config.errors import validated
@@ -31,7 +31,6 @@ from fedsim.worlds.world import World
 if TYPE_CHECKING:
     import pandas as pd
 
-Mask = NDArray[np.bool_]
 _COPIED = ("seed", "seeds", "pacing", "cost", "dropout", "client", "adversary")
 """Tables of the configuration that decide how long jobs take and who may be chosen."""
 _MOST_JOBS, _LEAST_CHOICES = 1_000_000, 50

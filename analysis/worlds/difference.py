@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.worlds.summary import gap_lengths_us, mean_speeds, session_lengths_us, written_out
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 from fedsim.worlds.client_statistics import share, time_us
 from fedsim.worlds.interval_arithmetic import cut, fused, of_rows
 from fedsim.worlds.trace import KINDS, MODELLED, Spans, Trace

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.plots.availability import availability_picture
 from fedsim.analysis.plots.class_hours import class_hours_picture, extremes
 from fedsim.analysis.plots.world_spread import bandwidths, speeds, spell_lengths
 from fedsim.analysis.report import page
 from fedsim.analysis.worlds.facts import QUARTILES_NOTE, client_facts, world_facts
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.common.files import from_json, write_text
 from fedsim.common.paths import as_path
 from fedsim.worlds.trace import Trace

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.units import DAY_US, HOUR_US
 from fedsim.worlds.client_statistics import clock_us, mean_value, time_us
 from fedsim.worlds.interval_arithmetic import repeated

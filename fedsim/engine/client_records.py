@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.training.job import Cohort, Reports
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(slots=True)

@@ -14,12 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.rng import uniforms
 from fedsim.worlds.job_outcomes import PHASES, Work
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 Formula = Literal["fedsim", "fedscale", "flash"]
 """fedsim: epochs x samples. fedscale: batch size x a fixed number of steps; a kbit of a payload has 1024 bits, one of a

@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import RunError, Undeclared
 from fedsim.common.rng import Draws, Numbers
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import US
 from fedsim.engine.costs import Costs
 from fedsim.engine.selector import Choice, Need, View, checked_choice, proposed, state_of
-from fedsim.engine.state import Ints, Kind, Plan, RunState
+from fedsim.engine.state import Kind, Plan, RunState
 from fedsim.engine.trainer import Trainer
 from fedsim.training.job import Cohort
 from fedsim.worlds.job_outcomes import Outcomes, without
 from fedsim.worlds.world import World
-
-Floats = NDArray[np.float64]
 
 _ARRIVE, _LOST = int(Kind.ARRIVE), int(Kind.LOST)
 _COLUMNS: dict[Need, tuple[str, ...]] = {

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedsim import plugins
+from fedsim.common.arrays import Ints
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.engine.dispatch import Dispatcher
 from fedsim.engine.evaluator import Evaluator
 from fedsim.engine.selector import state_of
-from fedsim.engine.state import Ints, Kind, Plan, Records, RunState
+from fedsim.engine.state import Kind, Plan, Records, RunState
 from fedsim.engine.trainer import Pending, Stepped, Trainer
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.engine.record_words import STATUSES
-from fedsim.training.job import Cohort, Floats, Ints, Reports
+from fedsim.training.job import Cohort, Reports
 from fedsim.worlds.interval_index import NEVER
 from fedsim.worlds.job_outcomes import Outcomes
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedsim.common.arrays import Floats
 from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.state import Kind, Plan, RunState
-from fedsim.training.job import Floats
 from fedsim.worlds.job_outcomes import without
 from fedsim.worlds.world import World
 

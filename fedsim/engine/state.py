@@ -10,8 +10,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import ClientRecords
 from fedsim.engine.costs import Costs
@@ -25,8 +25,6 @@ from fedsim.training.attack import Droppers
 if TYPE_CHECKING:
     from fedsim.engine.trainer import Pending, Stepped
     from fedsim.training.evaluation import Evaluation
-
-Ints = NDArray[np.int64]
 
 
 class Kind(IntEnum):

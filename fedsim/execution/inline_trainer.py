@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.stopwatch import Stopwatch, Times
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
@@ -19,7 +20,7 @@ from fedsim.server.decision import Proposal
 from fedsim.server.server import Server
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
-from fedsim.training.job import Cohort, Floats, Ints, Job, Reports
+from fedsim.training.job import Cohort, Job, Reports
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 

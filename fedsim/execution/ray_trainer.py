@@ -16,6 +16,7 @@ import numpy as np
 import ray
 import torch
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import ConfigError
 from fedsim.common.stopwatch import SERVER, WORKER, Times
 from fedsim.engine.audit import LOSSES, parts_of
@@ -28,7 +29,7 @@ from fedsim.execution.workers import TrainerSpec
 from fedsim.server.server import sent_with
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
-from fedsim.training.job import Cohort, Floats, Ints, Reports, nth_jobs
+from fedsim.training.job import Cohort, Reports, nth_jobs
 from fedsim.training.loaded_model import shared_tensor
 
 _BUILT: list[Any] = []

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedsim import plugins
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.machine import peak_share
 from fedsim.common.stopwatch import IDLE, Stopwatch, Times
 from fedsim.data.federated_data import FederatedData
@@ -23,7 +24,7 @@ from fedsim.server.decision import Proposal
 from fedsim.server.server import Server
 from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
-from fedsim.training.job import Cohort, Floats, Ints, Reports
+from fedsim.training.job import Cohort, Reports
 from fedsim.training.loaded_model import Scores, shared_tensor
 from fedsim.training.settings import WorkbenchSpec
 from fedsim.training.workbench import Workbench

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedsim import plugins
+from fedsim.common.arrays import Mask
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
 from fedsim.invariants.evidence import Evidence, Unchecked
-from fedsim.invariants.finding import Mask, Violation, differs, first, repeated
+from fedsim.invariants.finding import Violation, differs, first, repeated
 from fedsim.worlds.interval_index import NEVER
 
 _SPLITS = ("train", "valid", "test", UNSEEN)

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedsim import analysis, plugins
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import FolderError
 from fedsim.common.files import read_parquet
 from fedsim.config.load import read_existing
@@ -28,8 +29,6 @@ from fedsim.worlds.interval_index import NEVER
 from fedsim.worlds.job_outcomes import Outcomes, without
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.world import World
-
-Ints = NDArray[np.int64]
 
 
 class Unchecked(Exception):

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from fedsim import plugins
+from fedsim.common.arrays import Ints, Mask
 from fedsim.common.units import show_us
 from fedsim.engine.state import LOSS, Stop
-from fedsim.invariants.evidence import Evidence, Ints, Unchecked
-from fedsim.invariants.finding import Mask, Violation, differs, first
+from fedsim.invariants.evidence import Evidence, Unchecked
+from fedsim.invariants.finding import Violation, differs, first
 from fedsim.records.digest import digest
 from fedsim.records.file_names import CONFIG, MANIFEST, MODEL
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.invariants.evidence import Evidence, Ints
-
-Mask = NDArray[np.bool_]
+from fedsim.common.arrays import Ints, Mask
+from fedsim.invariants.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedsim.invariants.evidence import Evidence, Ints, Unchecked
-from fedsim.invariants.finding import Mask, Violation, first, repeated
+from fedsim.common.arrays import Ints, Mask
+from fedsim.invariants.evidence import Evidence, Unchecked
+from fedsim.invariants.finding import Violation, first, repeated
 from fedsim.server.conflicts import ORTHOGONAL
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedsim.common.arrays import Ints
 from fedsim.engine.record_words import STEP_STATUSES
-from fedsim.invariants.evidence import Evidence, Ints
+from fedsim.invariants.evidence import Evidence
 from fedsim.invariants.finding import Violation, between, first
 from fedsim.worlds.interval_index import NEVER
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, TextIO
 import numpy as np
 import pyarrow as pa
 import tomli_w
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints
 from fedsim.common.arrow_columns import column
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.files import cannot_make, remove_folder, write_json, write_parquet, write_text
@@ -36,7 +36,6 @@ _IF_TAKEN: dict[Kind, str] = {
     "plan": "choose another folder with --out, or overwrite it with --force; in Python out= or force=True",
 }
 """What to do if the folder exists; braces stand for it."""
-Ints = NDArray[np.int64]
 
 
 class RunFolder:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
@@ -20,8 +19,6 @@ from fedsim.training.precision import lowered
 from fedsim.training.settings import WorkbenchSpec
 from fedsim.worlds.trace import MODELLED
 from fedsim.worlds.world import World
-
-Ints = NDArray[np.int64]
 
 
 def check_parts(

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import ConfigError, RunError, TraceError, closest
 from fedsim.config.join import ConfoundConfig
 from fedsim.worlds.availability import Unknown, sessions_of
@@ -24,7 +25,6 @@ from fedsim.worlds.matching import assign
 from fedsim.worlds.trace import KINDS, Trace
 from fedsim.worlds.transforms import edited_source, select
 
-Floats = NDArray[np.float64]
 Facts = Mapping[str, NDArray[Any]]
 
 

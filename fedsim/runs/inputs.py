@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints
 from fedsim.common.files import sha256
 from fedsim.config.data import federation
 from fedsim.config.run import RunConfig
@@ -15,8 +15,6 @@ from fedsim.config.world import world_files, world_trace
 from fedsim.data.federated_data import FederatedData, label_counts
 from fedsim.runs.confound import confounded
 from fedsim.worlds.trace import Trace
-
-Ints = NDArray[np.int64]
 
 FACTS = ("n_samples", "min_label", "max_label", "n_labels", "labels")
 """Facts on the federation that a scenario can read; see `fedsim.worlds.scenario.make_trace`."""

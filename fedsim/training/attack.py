@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from fedsim import plugins
 from fedsim.common import arguments
+from fedsim.common.arrays import Ints
 from fedsim.common.rng import rng, uniforms
-from fedsim.training.job import Cohort, Ints, Report, nth_jobs
+from fedsim.training.job import Cohort, Report, nth_jobs
 
 if TYPE_CHECKING:
     from torch import Tensor  # slow to import, and not needed to read a configuration that names an attack

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from fedsim import plugins
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import RunError
 from fedsim.common.rng import rng
 from fedsim.training.attack import Adversary, Attack, Flags, Message, rememberers
-from fedsim.training.job import Cohort, Ints, Job, Report, Reports
+from fedsim.training.job import Cohort, Job, Report, Reports
 
 Kept = Tensor | None
 """The vector [P] that a client keeps from job to job; None if it keeps nothing."""

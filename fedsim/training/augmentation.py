@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import hashes
-from fedsim.training.job import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsim.common import arguments
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor  # slow to import, and not needed to read a configuration that names a method
 
-Ints = NDArray[np.int64]
 Tensors = tuple["Tensor", ...]
 """One tensor per parameter of the model, in the order of `named_parameters`; usually views into a flat vector [P]."""
 Correct = Callable[[Tensors, Tensors, float], Tensors]

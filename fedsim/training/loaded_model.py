@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.augmentation import Augmenter
 from fedsim.training.client_method import ClientMethod, Tensors
 from fedsim.training.evaluation import EVAL_ROWS, SCORED_ROWS, Samples
-from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import correct_of, losses_of
 from fedsim.training.minibatches import loss_rows
 from fedsim.training.modes import dense, may_draw, resolve_mode, vmap

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.rng import rng
 from fedsim.training.client_method import Batch, Correct, Objective, Tensors, checked_vector
-from fedsim.training.job import Floats, Ints, Job
+from fedsim.training.job import Job
 from fedsim.training.loaded_model import LoadedModel
 from fedsim.training.losses import training_losses
 from fedsim.training.minibatches import orders

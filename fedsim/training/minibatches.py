@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import DataError
 from fedsim.common.rng import hashes, mixed
 from fedsim.data.federated_data import Split
-from fedsim.training.job import Cohort, Floats, Ints
+from fedsim.training.job import Cohort
 from fedsim.training.settings import LocalSGD
 
 _POSITION_BITS, _NOISE_BITS = 20, 28

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from fedsim.common import threads
+from fedsim.common.arrays import Floats, Ints
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.attacked_jobs import Kept, Results
 from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import EVAL_ROWS
-from fedsim.training.job import Cohort, Floats, Ints, Reports
+from fedsim.training.job import Cohort, Reports
 from fedsim.training.loaded_model import Scores, joined
 from fedsim.training.modes import may_draw
 from fedsim.training.modes.vmap import WIDTH

@@ -6,16 +6,14 @@ from bisect import bisect_right
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints, Mask
 from fedsim.common.errors import TraceError
 from fedsim.common.units import show_us
 from fedsim.worlds.interval_arithmetic import merged
 from fedsim.worlds.interval_index import NEVER, Intervals
 from fedsim.worlds.trace import AfterEnd, Spans, Trace
 
-Mask = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 Unknown = Literal["error", "online", "offline"]
 UNKNOWNS: tuple[str, ...] = get_args(Unknown)
 """How a world reads stretches in which a trace does not know whether a client is online."""

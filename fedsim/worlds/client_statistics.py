@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.units import DAY_US, HOUR_US, US
 from fedsim.worlds.interval_arithmetic import repeated
 from fedsim.worlds.trace import MODELLED, Spans, Trace
 from fedsim.worlds.transforms import laps_us
 from fedsim.worlds.validation import is_number
-
-Floats = NDArray[np.float64]
 
 TRAITS = ("availability", "compute", "downlink", "uplink", "faults", "night")
 """availability: share of time online. compute: samples per second. downlink, uplink: bytes per second. faults: share of

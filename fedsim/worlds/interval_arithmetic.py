@@ -11,13 +11,10 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints, Mask
 from fedsim.common.errors import TraceError
 from fedsim.worlds.trace import KINDS, Spans
-
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 MOST_ROWS = 50_000_000
 """Most intervals that laps are written out to."""

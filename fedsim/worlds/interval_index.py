@@ -10,13 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats, Ints, Mask
 from fedsim.worlds.trace import Spans
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 NEVER = 2**62
 """A time beyond all times."""

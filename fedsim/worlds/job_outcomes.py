@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.worlds.interval_index import Floats, Ints, Mask, Progress
+from fedsim.common.arrays import Floats, Ints, Mask
+from fedsim.worlds.interval_index import Progress
 
 PHASES = ("", "download", "compute", "upload")
 

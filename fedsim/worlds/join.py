@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.units import show_us
 from fedsim.worlds.availability import Unknown, sessions_of
@@ -19,9 +19,6 @@ from fedsim.worlds.interval_arithmetic import table_of, taken
 from fedsim.worlds.matching import AssignmentRule, assign
 from fedsim.worlds.trace import KINDS, MODELLED, Spans, Trace
 from fedsim.worlds.transforms import crop, drawn, identity, laps_us, source_text
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 GIVES = {"compute": ("compute",), "network": ("downlink", "uplink"), "faults": ("fault",)}
 """Kinds that each source gives if it has them. `availability` gives `online`, `unknown` and all that no other gives."""

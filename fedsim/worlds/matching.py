@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.rng import rng
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 AssignmentRule = Literal["independent", "rank"] | float
 """`independent` (at random), `rank` (best with best) or a rank correlation from -1 to 1."""
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fedsim.common import arguments
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import TraceError
 from fedsim.common.files import from_json
 from fedsim.common.rng import rng
@@ -37,8 +37,6 @@ from fedsim.worlds.interval_arithmetic import (
 from fedsim.worlds.metadata import metadata_problems
 from fedsim.worlds.trace import KINDS, AfterEnd, Spans, Trace
 from fedsim.worlds.validation import listed
-
-Ints = NDArray[np.int64]
 
 FINEST = 10**6
 """Largest denominator of the fraction that a factor on time is rounded to."""

@@ -11,11 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints, Mask
 from fedsim.common.arrow_columns import array, texts
 from fedsim.common.errors import closest
-
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 KINDS = ("online", "compute", "downlink", "uplink", "fault", "unknown")
 """online: the client is online (value unused). compute: seconds per sample at batch size 1. downlink and

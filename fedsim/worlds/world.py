@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats, Ints, Mask
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US, show_us
 from fedsim.worlds.availability import UNKNOWNS, Unknown, availability, sessions_of
-from fedsim.worlds.interval_index import NEVER, Floats, Intervals, Ints, Mask, Progress, Series
+from fedsim.worlds.interval_index import NEVER, Intervals, Progress, Series
 from fedsim.worlds.job_outcomes import PHASES, Jobs, Outcome, Outcomes, Work, outcomes_of, without
 from fedsim.worlds.scalar_outcome import SingleJobs
 from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Spans, Trace

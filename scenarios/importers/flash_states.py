@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US
 from fedsim.scenarios.importers.reading.files import (
-    Ints,
     Problems,
     Windows,
     about,

@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.scenarios.importers.reading.files import (
@@ -27,7 +28,7 @@ from fedsim.scenarios.importers.reading.files import (
     columns,
     whole,
 )
-from fedsim.scenarios.importers.reading.series import Ints, head, labels, noted
+from fedsim.scenarios.importers.reading.series import head, labels, noted
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
 

@@ -23,13 +23,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.scenarios.importers.reading.files import Problems, columns, missing, number, shown
 from fedsim.scenarios.importers.reading.series import (
     BYTES_PER_KBIT,
-    Floats,
-    Ints,
     Series,
     head,
     in_order,

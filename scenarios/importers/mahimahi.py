@@ -18,10 +18,11 @@ from typing import Literal
 
 import numpy as np
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import duration_us
 from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, whole
-from fedsim.scenarios.importers.reading.series import Ints, Series, head, labels, link_trace, noted
+from fedsim.scenarios.importers.reading.series import Series, head, labels, link_trace, noted
 from fedsim.worlds.importer import Imported, Importer, Source
 
 Direction = Literal["by_name", "down", "up"]

@@ -15,18 +15,11 @@ from typing import Literal
 
 import numpy as np
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.scenarios.importers.reading.files import Problems
-from fedsim.scenarios.importers.reading.series import (
-    BYTES_PER_KBIT,
-    Floats,
-    Ints,
-    Series,
-    downlinks,
-    head_numbers,
-    samples,
-)
+from fedsim.scenarios.importers.reading.series import BYTES_PER_KBIT, Series, downlinks, head_numbers, samples
 from fedsim.worlds.importer import Importer, Source
 
 Between = Literal["interpolate", "hold", "gap"]

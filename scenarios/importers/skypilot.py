@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import TraceError
 from fedsim.common.units import DAY_US, US
 from fedsim.scenarios.importers.reading.files import (
@@ -26,14 +27,7 @@ from fedsim.scenarios.importers.reading.files import (
     of_type,
     whole,
 )
-from fedsim.scenarios.importers.reading.fleet import (
-    MOST_MACHINES,
-    Ints,
-    Machine,
-    fleet_trace,
-    present,
-    ranked,
-)
+from fedsim.scenarios.importers.reading.fleet import MOST_MACHINES, Machine, fleet_trace, present, ranked
 from fedsim.scenarios.importers.reading.series import labels
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd

@@ -20,6 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.units import US
 from fedsim.scenarios.importers.reading.files import (
@@ -32,7 +33,7 @@ from fedsim.scenarios.importers.reading.files import (
     columns,
     whole,
 )
-from fedsim.scenarios.importers.reading.series import Ints, head, labels, noted
+from fedsim.scenarios.importers.reading.series import head, labels, noted
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
 

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from fedsim.common.arrays import Floats
 from fedsim.common.units import HOUR_US
-
-Floats = NDArray[np.float64]
 
 HOURS = 24
 LONGEST_H = 1e9

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsim.algorithms.selection.parts.draws import highest, lowest, others, part, proportional, share_of
 from fedsim.algorithms.selection.parts.durations import durations_us, known_us
+from fedsim.common.arrays import Mask
 from fedsim.engine.selector import Clients, Floats, State, View
 
 Variant = Literal["paper", "fedscale"]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

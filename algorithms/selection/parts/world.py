@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Mask
 from fedsim.common.errors import TraceError
-
-Mask = NDArray[np.bool_]
 
 
 class Future(Protocol):

@@ -10,13 +10,13 @@ import numpy as np
 from scipy import stats
 
 from fedsim import plugins
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import COLUMN_OF, Cell, Point, Study, Test
 from fedsim.analysis.statistics.bootstrap import interval, mean_of, sample_std
 from fedsim.analysis.statistics.paired.pairing import pairing_factor
 from fedsim.analysis.statistics.paired.power import detectable_effect, seeds_needed
 from fedsim.analysis.statistics.paired.significance import ALPHA, holm, p_value_of, sign_test
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import FolderError, closest
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics.bootstrap import Statistic, interval
+from fedsim.common.arrays import Floats
 
 _NOTHING = 1e-20
 """Variances up to this are rounding errors."""

@@ -15,10 +15,10 @@ from functools import lru_cache
 import numpy as np
 from scipy import optimize, special, stats
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Test
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired.significance import ALPHA, rank_sums, smallest_p
+from fedsim.common.arrays import Floats
 from fedsim.common.rng import rng
 
 POWER = 0.8

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Test
 from fedsim.analysis.statistics.bootstrap import FEWEST
+from fedsim.common.arrays import Floats
 
 NAME_OF: dict[Test, str] = {"rank": "exact Wilcoxon signed-rank test", "t": "paired t test (Student)"}
 ALPHA = 0.05

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
+from fedsim.common.arrays import Floats
 
 Places = tuple[int, ...]
 """Axes of an array, in ascending order."""

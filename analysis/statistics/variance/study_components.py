@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Point, Study
 from fedsim.analysis.statistics.variance.anova import Component, components
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import FolderError, RunError
 from fedsim.common.files import from_toml
 from fedsim.records.file_names import STUDY_CONFIG

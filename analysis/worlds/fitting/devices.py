@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats
+from fedsim.common.arrays import Floats
 from fedsim.common.units import US
 from fedsim.worlds.trace import MODELLED, Trace
 

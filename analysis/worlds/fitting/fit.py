@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.worlds.fitting.devices import device_options, duration_text
 from fedsim.analysis.worlds.fitting.spell_hours import Side, fit_side
 from fedsim.analysis.worlds.fitting.spells import Spells, spells_of
 from fedsim.common import arguments
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import TraceError
 from fedsim.common.units import DAY_US, US
 from fedsim.worlds.trace import Trace

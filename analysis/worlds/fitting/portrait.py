@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.worlds.fitting.spells import HOURS, Mask, Spells, parts_of
+from fedsim.analysis.worlds.fitting.spells import HOURS, Spells, parts_of
+from fedsim.common.arrays import Floats, Ints, Mask
 from fedsim.common.units import DAY_US, HOUR_US
 
 CURVE_LAGS_H = tuple(range(49))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.worlds.fitting.spell_laws import Factors, LawFit, Lengths, factors, fit_law
 from fedsim.analysis.worlds.fitting.spells import HOURS, Parts, Spells, parts_of
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.units import HOUR_US
 from fedsim.scenarios.processes.hazards import Day
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.common.arrays import Floats, Ints
 from fedsim.scenarios.processes.hazards import Hazard
 
 LEAST_CLIENTS = 5

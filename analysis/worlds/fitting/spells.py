@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.common.arrays import Floats, Ints, Mask
 from fedsim.common.errors import TraceError
 from fedsim.common.units import HOUR_US
 from fedsim.worlds.trace import Spans, Trace
-
-Mask = NDArray[np.bool_]
 
 HOURS = 24
 

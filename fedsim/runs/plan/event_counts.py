@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import STATUSES
@@ -17,7 +18,7 @@ from fedsim.runs.build import RunSpec
 from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
-from fedsim.training.job import Cohort, Ints
+from fedsim.training.job import Cohort
 
 _REMEMBERED = STATUSES.index("remembered")
 _LOSSES = 2 / 3

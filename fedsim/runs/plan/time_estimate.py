@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints
 from fedsim.common.threads import at_most, gain
 from fedsim.data.federated_data import UNSEEN, Unseen
 from fedsim.runs.build import RunSpec
@@ -28,7 +29,7 @@ from fedsim.server.server import Server, sent_with
 from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import EVAL_ROWS
-from fedsim.training.job import Cohort, Ints, Report, Reports
+from fedsim.training.job import Cohort, Report, Reports
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 

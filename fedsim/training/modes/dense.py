@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.training.augmentation import Augmenter
 from fedsim.training.evaluation import EVAL_ROWS
-from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import Loss, losses_of
 from fedsim.training.minibatches import Group, GroupLimits, Terms, minibatch_losses
 from fedsim.training.modes.linear_layers import Layer, linear_layers

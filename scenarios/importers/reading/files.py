@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import TraceError
 from fedsim.common.units import DAY_US, US
 from fedsim.worlds.importer import Source
 from fedsim.worlds.trace import AfterEnd, Trace, TraceFacts
-
-Ints = NDArray[np.int64]
 
 LONGEST_S = 3.2e9
 """Times beyond a hundred years count as mistakes."""

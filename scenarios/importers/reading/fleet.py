@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import Ints
 from fedsim.scenarios.importers.reading.files import Windows, about, availability
 from fedsim.worlds.trace import AfterEnd, Trace
-
-Ints = NDArray[np.int64]
 
 MOST_MACHINES = 1000
 """Larger counts in one file count as mistakes."""

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import TraceError
 from fedsim.common.units import DAY_US, US
 from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, about, number, rows
 from fedsim.worlds.importer import Imported, Source
 from fedsim.worlds.trace import Trace, TraceFacts
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 MOST_MBITS_PER_S = 1e8
 """Faster links count as mistakes."""

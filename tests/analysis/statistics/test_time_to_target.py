@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 
 from fedsim import analysis
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Heading, Text
 from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.time_to_target import _interval_of_median
+from fedsim.common.arrays import Floats
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.units import HOUR_US
 from fedsim.config.study.axes import COLUMNS

@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 from fedsim import analysis
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.tables.study_tables import study_frames, study_tables
+from fedsim.common.arrays import Floats
 from synthetic_runs import evals_table
 from synthetic_studies import write_study
 

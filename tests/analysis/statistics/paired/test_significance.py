@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics import bootstrap
 from fedsim.analysis.statistics.bootstrap import (
     FEWEST,
@@ -27,6 +26,7 @@ from fedsim.analysis.statistics.paired.significance import (
     smallest_p,
     t_test,
 )
+from fedsim.common.arrays import Floats
 
 few = settings(max_examples=60, deadline=None)
 whole = st.lists(st.integers(-5, 5), min_size=1, max_size=9)
