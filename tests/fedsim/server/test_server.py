@@ -775,6 +775,7 @@ def test_a_rule_needs_nothing_that_it_does_not_declare() -> None:
         "search": False,
         "gradients": False,
         "replaced": False,
+        "inclusion": "none",
     }
 
 
