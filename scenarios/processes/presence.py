@@ -11,7 +11,7 @@ from fedsim.common.option_requirements import Unless
 from fedsim.scenarios.processes.laws import exponential_us
 from fedsim.worlds.scenario import Clock, Life, Me, duration_option
 
-MeanOn = Annotated[str | float, Unless("mean_off", 0, "0", "0s")]
+MeanOn = Annotated[str | float, Unless("mean_off", 0, "0", "0s", "0m", "0min", "0h", "0d")]
 """The option `mean_on` of scenarios in which `mean_off = 0` keeps all clients online."""
 
 
