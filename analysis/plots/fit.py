@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from fedsim.analysis.drawing.picture import INK, Picture, arm_keys, arm_style, panels
 from fedsim.analysis.worlds.fitting.comparison import FitComparison
@@ -46,7 +47,10 @@ def _longer(ax: Axes, state: str, curves: list[Curve]) -> None:
     ax.set_ylim(-0.02, 1.05)
     if len(shown):
         ax.set_xscale("log")
-        ax.set_xlim(shown.min() / 1.5, shown.max() * 1.5)
+        low, high = shown.min() / 1.5, shown.max() * 1.5
+        ax.set_xlim(low, high)
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter("{x:g}" if high < 20 * low else NullFormatter())
     _label(ax, f"hours {state}", "share longer")
 
 

@@ -64,10 +64,14 @@ def audit_tables(groups: dict[str, list[Run]], *, labels: bool = False) -> Itera
         )
         if len(runs) > 1 and len(each := by_run(audit)):
             yield _table(f"absent clients of {label}, run by run", ("run", *headings[1:]), run_rows(each))
-        yield _table(f"what steps of {label} did to clients", CHANGE_HEADINGS, change_rows(realised(audit)))
+        title = f"what steps of {label} did to clients"
+        yield _table(title, CHANGE_HEADINGS, change_rows(realised(audit)), _CHANGE_NOTE)
         yield advice(ages)
 
 
+_CHANGE_NOTE = (
+    "Worse: clients whose loss rose in the step; against: those whose true update is at more than 90° to it."
+)
 _LABELS_NOTE = (
     " Same labels: balanced accuracy if the updates that other clients with the same labels would send now answer"
     " instead of remembered ones; gain: that of the remembered ones minus it, where there are such clients."
