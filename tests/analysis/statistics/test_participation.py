@@ -214,6 +214,14 @@ def test_survivors_and_victims(run: analysis.Run) -> None:
     assert found.loc["some lost", "low"] == pytest.approx(30)
 
 
+def test_the_median_of_lost_jobs_is_that_of_clients_with_a_job() -> None:
+    """Of those with a job half lost more than two; seven clients without a job, which lost none, do not count."""
+    lost = [1, 2, 3, 4, *[0] * 7]
+    frame = pd.DataFrame({"n": 1, "accuracy_percent": 50.0, "jobs": [5] * 4 + [0] * 7, "lost": lost})
+    found = losses(frame, intervals=False).set_index("group")["clients"]
+    assert (found["up to the median"], found["above the median"], found["no job"]) == (2, 2, 7)
+
+
 pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 20), st.integers(1, 4)), min_size=3, max_size=30)
 
 

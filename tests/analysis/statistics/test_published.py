@@ -44,6 +44,22 @@ def test_values_of_metrics_and_of_single_clients_stand_beside_the_papers(tmp_pat
     assert not mean.differs
 
 
+def test_a_single_client_s_value_is_a_mean_over_the_evaluations_that_the_study_averages(
+    tmp_path: Path,
+) -> None:
+    row = {"levels": {"rule": "fedfv"}, "values": {"shirt": [30.0, 1.0]}}
+    study = write_study(
+        tmp_path / "last",
+        lambda levels, seed: {"evals": evals_table([[0.1, 0.2], [0.3, 0.4], [0.5, 0.9]], n=1000)},
+        axes={"rule": ("fedfv",)},
+        seeds=SEEDS,
+        compare={"axis": "rule", "baseline": "fedfv", "last": 2},
+        published={"source": "a paper", "runs": 5, "clients": {"shirt": 1}, "rows": [row]},
+    )
+    (shirt,) = analysis.published_values(study)
+    assert shirt.values == pytest.approx([65] * len(SEEDS))
+
+
 def test_equal_runs_differ_from_an_exact_value_of_another_size_alone(tmp_path: Path) -> None:
     """The mean of six times 36.7 is rounded, so that numpy's deviation is above 0."""
     for paper, p in ((36.7, 1.0), (37.7, 0.0)):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tomli_w
 from matplotlib.patches import Rectangle
@@ -56,6 +57,29 @@ def study_of(
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study_of(tmp_path_factory.mktemp("studies") / "crossed")
+
+
+def test_components_are_those_of_the_split(tmp_path: Path) -> None:
+    """Accuracies on the training split are half those on the test split, and their components a quarter."""
+
+    def made(levels: Mapping[str, str], seed: int) -> Mapping[str, Any]:
+        percent = percent_of(levels, seed)
+        tables = [
+            evals_table([[percent / scale / 100] * 3], n=10_000, split=split)
+            for split, scale in (("test", 1), ("train", 2))
+        ]
+        return {"evals": pa.concat_tables(tables)}
+
+    compare = {"axis": "rule", "baseline": "fedavg", "metrics": ["mean_percent"]}
+    both = write_study(tmp_path / "s", made, axes=AXES, seeds=SEEDS, compare=compare)
+    (tmp_path / "s" / "study.toml").write_text(tomli_w.dumps({"axes": LEVELS}))
+    test, train = (
+        analysis.variance_components(both, "mean_percent", split=split) for split in (None, "train")
+    )
+    for a, b in zip(test, train, strict=True):
+        assert [c.estimate for c in b.components] == pytest.approx(
+            [c.estimate / 4 for c in a.components], abs=1e-3
+        )
 
 
 def test_each_level_and_its_paired_difference_have_components(study: Study) -> None:
