@@ -67,6 +67,10 @@ BAD = {
         {"pacing": {"preset": "overselect", "clients": 5, "extra": 1, "factor": 1.3}},
         ["give 'extra' or 'factor', not both"],
     ),
+    "another number of jobs than over-selection has": (
+        {"pacing": {"preset": "overselect", "clients": 3, "extra": 2, "concurrency": 4}},
+        ["has 'clients' + 'extra' jobs in flight: leave out 'concurrency'"],
+    ),
     "fields that do not fit together": (
         {"pacing": {"preset": "fedbuff", "concurrency": 5, "buffer": 2, "late": "drop"}},
         ['late must be "keep"'],
