@@ -75,7 +75,9 @@ class PacingSection(Section):
         if {"extra", "factor"} <= present:
             lines.append("give 'extra' or 'factor', not both")
         if self.preset == "overselect" and "concurrency" in present:
-            lines.append("preset 'overselect' has 'clients' + 'extra' jobs in flight: leave out 'concurrency'")
+            lines.append(
+                "preset 'overselect' has 'clients' + 'extra' jobs in flight: leave out 'concurrency'"
+            )
         if not lines:
             self.pacing()
         return lines
