@@ -195,8 +195,7 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
             raw["world"] = dict(before)
             assign(raw, text)
             if not _same_scenario(before, raw["world"]):
-                own = without_scenario(before)
-                raw["world"] = {k: v for k, v in raw["world"].items() if k in own or k == "scenario"}
+                raw["world"] = without_scenario(before) | {"scenario": raw["world"]["scenario"]}
     for text in sets:
         assign(raw, text)
     for key, others in CHOSEN_FOR.items():
@@ -306,9 +305,10 @@ def without_scenario(world: Mapping[str, Any]) -> dict[str, Any]:
     """Return a `[world]` table without the options of its scenario, and without `after_end` if that is its default."""
     options = world.get("options", {})
     left = {key: value for key, value in world.items() if key != "options"}
-    with suppress(ConfigError):
-        if plugins.build("scenario", str(world["scenario"]), options).after_end == world.get("after_end"):
-            left.pop("after_end", None)
+    if "after_end" in world:
+        with suppress(ConfigError):
+            if plugins.build("scenario", str(world["scenario"]), options).after_end == world["after_end"]:
+                del left["after_end"]
     return left
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from fedsim.server.conflicts import diagnose, diagnose_columns, each_row
 from fedsim.server.gram import Rows
-from fedsim.server.rule import Direction, Floats, Ints, Stack, State, Vectors
+from fedsim.server.rule import Direction, Floats, GramLevel, Ints, Stack, State, Vectors
 from fedsim.training.job import Reports
 
 
@@ -37,6 +40,30 @@ class Decision:
     vectors: Vectors
     """The rule's vectors after the step."""
     now_us: int
+
+    def columns(self, norm: float, conflicts: GramLevel) -> dict[str, Any]:
+        """Return the columns of `steps.parquet` about a step of this norm, with those of `conflicts` under "each"."""
+        stack, direction = self.stack, self.direction
+        weights = np.atleast_2d(self.weights)
+        still = norm == 0.0 and direction.keep == 1.0
+        columns: dict[str, Any] = {
+            "status": "still" if still else "applied",
+            "direction_norm": norm,
+            "remembered": int(np.any(weights[:, stack.remembered], axis=0).sum()),
+            "max_weight": float(weights.max()),
+        }
+        if len(stack.grams):
+            whole = self.seen.grams[0] if len(self.seen.grams) == 1 else None
+            if self.products is None:
+                diagnosis = diagnose(stack, direction, whole)
+            else:
+                diagnosis = diagnose_columns(stack, self.weights, *self.products)
+            columns |= diagnosis.numbers()
+            present = (stack.gram() if whole is None else whole)[: stack.m, : stack.m]
+            columns["mean_norm"] = math.sqrt(max(present.sum(), 0.0)) / stack.m
+            if conflicts != "none":
+                columns["each"] = each_row(stack, diagnosis, conflicts == "blocks")
+        return columns | dict(direction.diagnostics)
 
 
 @dataclass(frozen=True, slots=True)

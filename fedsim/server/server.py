@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedsim.common.errors import RunError, SolverError
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.server.audit_comparison import Audited, compared
-from fedsim.server.conflicts import diagnose, diagnose_columns, each_row
 from fedsim.server.decision import Decision, Proposal
 from fedsim.server.evaluated_average import EvaluatedAverage
 from fedsim.server.gram import Rows
@@ -330,7 +329,7 @@ class Server:
         norm = self._move(length * decision.vector, decision)
         self.history.settle(decision.slots[: decision.stack.m])
         with self.clock.part("diagnose"):
-            return self._columns(decision, norm) | {"step_length": length}
+            return decision.columns(norm, self.spec.conflicts) | {"step_length": length}
 
     def _move(self, vector: torch.Tensor, decision: Decision) -> float:
         """Change the parameters and return the length of the step.
@@ -344,29 +343,6 @@ class Server:
         self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
         self._evaluated.add(before, self.params, direction.average)
         return norm
-
-    def _columns(self, decision: Decision, norm: float) -> dict[str, Any]:
-        stack, direction = decision.stack, decision.direction
-        weights = np.atleast_2d(decision.weights)
-        still = norm == 0.0 and direction.keep == 1.0
-        columns: dict[str, Any] = {
-            "status": "still" if still else "applied",
-            "direction_norm": norm,
-            "remembered": int(np.any(weights[:, stack.remembered], axis=0).sum()),
-            "max_weight": float(weights.max()),
-        }
-        if len(stack.grams):
-            whole = decision.seen.grams[0] if len(decision.seen.grams) == 1 else None
-            if decision.products is None:
-                diagnosis = diagnose(stack, direction, whole)
-            else:
-                diagnosis = diagnose_columns(stack, decision.weights, *decision.products)
-            columns |= diagnosis.numbers()
-            present = (stack.gram() if whole is None else whole)[: stack.m, : stack.m]
-            columns["mean_norm"] = math.sqrt(max(present.sum(), 0.0)) / stack.m
-            if self.spec.conflicts != "none":
-                columns["each"] = each_row(stack, diagnosis, self.spec.conflicts == "blocks")
-        return columns | dict(direction.diagnostics)
 
     def _stacks(self, slots: Ints, arrivals: StepInput, n_seen: int) -> tuple[Stack, Stack]:
         """Return the stack with the inner products for the records, and the one with what the rule declared."""
