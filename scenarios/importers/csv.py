@@ -1,7 +1,8 @@
 """A plain table of intervals as text: columns client, start, end, and optionally kind and value.
 
-Times count from the trace's 0; `start_us`, `start_ms`, `start_s`, `start_min` and `start_h` give their unit. Kinds
-and values are those of a Trace: seconds per sample for `compute`, bytes per second for `downlink` and `uplink`.
+Times count from the trace's 0; `start_us`, `start_ms`, `start_s`, `start_min` and `start_h` give their unit. `start`
+and `end` may be dates, `2024-03-01 06:30:00`. Kinds and values are those of a Trace: seconds per sample for `compute`,
+bytes per second for `downlink` and `uplink`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
 
@@ -18,11 +20,13 @@ import numpy as np
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.scenarios.importers.reading.files import Problems, columns, missing, number, rows, shown
 from fedsim.scenarios.importers.reading.interval_tables import (
+    EPOCH,
     UNITS_US,
     Plain,
     PlainTable,
     TimeColumns,
     Unit,
+    dated,
     plain_trace,
     row_problem,
     time_columns,
@@ -45,10 +49,12 @@ def csv(
 ) -> Importer:
     """Intervals from a table with the columns client, start, end, kind and value.
 
-    Times count from 0: subtract the first from Unix times. `unit` is the unit of columns whose name has none, `kind`
-    that of all rows of a table without that column. `horizon` is the length of the world, by default the last end;
-    `after_end` says what happens then. `outside` says whether a client is `offline` or `unknown` before its first and
-    after its last interval. Availability is unknown for clients that have speeds alone. `separator` separates cells.
+    Times count from 0: subtract the first from Unix times. Dates such as `2024-03-01 06:30:00`, all without a zone or
+    with the same offset, count from the midnight before the first. `unit` is the unit of columns whose name has none,
+    `kind` that of all rows of a table without that column. `horizon` is the length of the world, by default the last
+    end; `after_end` says what happens then. `outside` says whether a client is `offline` or `unknown` before its first
+    and after its last interval. Availability is unknown for clients that have speeds alone. `separator` separates
+    cells.
     """
     options = Plain(unit, kind, horizon, after_end, outside)
     if len(separator) != 1 or separator in '"\r\n':
@@ -57,7 +63,7 @@ def csv(
         recognises=_recognises,
         read=partial(_read, options=options, separator=separator),
         licence="not told",
-        units=f"{unit} to microseconds unless a column's name has another unit; values as they are",
+        units=f"{unit} to microseconds unless a column's name has another unit; dates from midnight; values as they are",
     )
 
 
@@ -97,6 +103,8 @@ class _Rows:
         self.kind: list[str] = []
         self.value: list[float] = []
         self.place: list[str] = []
+        self.dates: bool | None = None
+        self._zones: set[timedelta | None] = set()
 
     def add(self, source: Source, options: Plain, separator: str, problems: Problems) -> None:
         """Read one file; rows that are wrong are noted with their lines."""
@@ -113,12 +121,14 @@ class _Rows:
         wanted = ["client", times["start"][0], times["end"][0]]
         optional: list[str] = [name for name in ("kind", "value") if name in header]
         lines, cells = columns(source, [*wanted, *optional], separator)
-        for time in (*cells[1][:1], *cells[2][:1]):
-            if _DATE.search(time):
-                raise TraceError(
-                    f"{source.name}, line {lines[0]}: dates are not read: write hours (start_h, end_h) or another unit "
-                    f"from the start, found {shown(time)}"
-                )
+        dates = any(_DATE.search(time) for time in (*cells[1][:1], *cells[2][:1]))
+        if dates:
+            times = dated(times, source.name, options.unit)
+        if lines and self.dates not in (None, dates):
+            raise TraceError(
+                f"{source.name}: expected {'numbers' if dates else 'dates'}, as in the files before it"
+            )
+        self.dates = dates if lines else self.dates
         for line, row in zip(lines, zip(*cells, strict=True), strict=True):
             cell = dict(zip(["client", "start", "end", *optional], row, strict=True))
             with problems.caught():
@@ -127,13 +137,16 @@ class _Rows:
     def table(self, name: str) -> PlainTable:
         start, end = (np.array([round(t) for t in times], np.int64) for times in (self.start, self.end))
         values, place = np.array(self.value), self.place.__getitem__
-        return PlainTable(name, self.client, start, end, self.kind, values, place)
+        return PlainTable(name, self.client, start, end, self.kind, values, place, bool(self.dates))
 
     def _row(self, cell: dict[str, str], place: str, times: TimeColumns, default: str) -> None:
         if not cell["client"]:
             raise TraceError(f"{place}: expected a client, found none")
         start, end = (
-            number(cell[time], f"{place}, {name!r}") * UNITS_US[unit] for time, (name, unit) in times.items()
+            self._date_us(cell[time], f"{place}, {name!r}")
+            if unit == "date"
+            else number(cell[time], f"{place}, {name!r}") * UNITS_US[unit]
+            for time, (name, unit) in times.items()
         )
         kind, text = cell.get("kind") or default, cell.get("value", "")
         value = math.nan if missing(text) else number(text, f"{place}, 'value'")
@@ -145,3 +158,16 @@ class _Rows:
         self.kind.append(kind)
         self.value.append(value)
         self.place.append(place)
+
+    def _date_us(self, text: str, place: str) -> float:
+        """Return a date as microseconds of local time from 1970. Raises TraceError, also for a second time zone."""
+        try:
+            date = datetime.fromisoformat(text)
+        except ValueError:
+            raise TraceError(
+                f"{place}: expected a date such as 2024-03-01 06:30:00, found {shown(text)}"
+            ) from None
+        if self._zones and date.utcoffset() not in self._zones:
+            raise TraceError(f"{place}: expected the time zone of the dates before it, found {shown(text)}")
+        self._zones.add(date.utcoffset())
+        return (date.replace(tzinfo=None) - EPOCH) / timedelta(microseconds=1)

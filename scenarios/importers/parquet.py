@@ -23,6 +23,7 @@ from fedsim.scenarios.importers.reading.interval_tables import (
     Plain,
     PlainTable,
     Unit,
+    dated,
     plain_trace,
     row_problem,
     time_columns,
@@ -47,7 +48,7 @@ def parquet(
         recognises=lambda source: source.data[:4] == b"PAR1",
         read=partial(_read, options=Plain(unit, kind, horizon, after_end, outside)),
         licence="not told",
-        units=f"{unit} to microseconds unless a column's name has another unit; values as they are",
+        units=f"{unit} to microseconds unless a column's name has another unit; dates from midnight; values as they are",
     )
 
 
@@ -86,9 +87,12 @@ def _plain_table(name: str, table: pa.Table, options: Plain) -> PlainTable:
     header = table.column_names
     times = time_columns(header, name, options.unit)
     clients = [shown(c) if not isinstance(c, int | str) else str(c) for c in _list(table, "client", name)]
-    cells = [_floats(table, column, name) for column, _ in times.values()]
+    dates = any(_holds_dates(table, column) for column, _ in times.values())
+    times = dated(times, name, options.unit) if dates else times
+    cells = [_dates(table, c, name) if dates else _floats(table, c, name) for c, _ in times.values()]
     start, end = (
-        times_of * UNITS_US[unit] for times_of, (_, unit) in zip(cells, times.values(), strict=True)
+        of_time.astype(np.int64).astype(np.float64) if unit == "date" else of_time * UNITS_US[unit]
+        for of_time, (_, unit) in zip(cells, times.values(), strict=True)
     )
     n = len(start)
     kinds = [str(k) for k in _list(table, "kind", name)] if "kind" in header else [options.kind] * n
@@ -100,7 +104,7 @@ def _plain_table(name: str, table: pa.Table, options: Plain) -> PlainTable:
             problems.add(f"{name}, row {i} (client {clients[i][:80]!r}): {problem}")
     problems.check()
     start_us, end_us = (np.round(t).astype(np.int64) for t in (start, end))
-    return PlainTable(name, clients, start_us, end_us, kinds, values, lambda row: f"{name}, row {row}")
+    return PlainTable(name, clients, start_us, end_us, kinds, values, lambda row: f"{name}, row {row}", dates)
 
 
 def _list(table: pa.Table, column: str, name: str) -> list[Any]:
@@ -111,6 +115,25 @@ def _list(table: pa.Table, column: str, name: str) -> list[Any]:
                 f"{name}, row {row}: expected a {column}, found {'null' if value is None else value}"
             )
     return values
+
+
+def _holds_dates(table: pa.Table, column: str) -> bool:
+    kind = table.schema.field(column).type
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _dates(table: pa.Table, column: str, name: str) -> Any:
+    """Return a column of dates in microseconds. Raises TraceError for numbers, and for a zone other than UTC."""
+    kind = table.schema.field(column).type
+    if not _holds_dates(table, column):
+        raise TraceError(f"{name}: expected dates in column {column!r}, as in the other, found {kind}")
+    zone = getattr(kind, "tz", None)
+    if zone not in (None, "UTC"):
+        raise TraceError(
+            f"{name}: expected dates in UTC or without a time zone in column {column!r}, found those of {zone}: with "
+            f"pandas, {column}.dt.tz_convert('UTC') or {column}.dt.tz_localize(None)"
+        )
+    return table.column(column).cast(pa.timestamp("us", zone), safe=False).to_numpy()
 
 
 def _floats(table: pa.Table, column: str, name: str) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import numpy as np
@@ -11,14 +12,15 @@ from numpy.typing import NDArray
 
 from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError, TraceError, closest
-from fedsim.common.units import duration_us, show_us
+from fedsim.common.units import DAY_US, duration_us, show_us
 from fedsim.scenarios.importers.reading.files import Problems, Windows, about, shown
 from fedsim.worlds.importer import Imported
-from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace
+from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace, TraceFacts
 
 Unit = Literal["us", "ms", "s", "min", "h"]
 UNITS_US: dict[Unit, int] = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 LONGEST_US = 3.2e15
+EPOCH = datetime(1970, 1, 1)
 _TIMES = ("start", "end")
 
 
@@ -52,7 +54,10 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class PlainTable:
-    """The rows of a table, each checked by itself: columns of equal length."""
+    """The rows of a table, each checked by itself: columns of equal length.
+
+    Times count from 0, or where the table has dates, from 1970.
+    """
 
     name: str
     clients: Sequence[str]
@@ -62,9 +67,10 @@ class PlainTable:
     values: NDArray[np.float64]
     place: Callable[[int], str]
     """Return the place of a row for messages."""
+    dates: bool = False
 
 
-TimeColumns = dict[str, tuple[str, Unit]]
+TimeColumns = dict[str, tuple[str, Unit | Literal["date"]]]
 """By `start` and `end` the column that holds it, and its unit."""
 
 
@@ -94,14 +100,29 @@ def time_columns(header: Sequence[str], name: str, unit: Unit) -> TimeColumns:
     return chosen
 
 
+def dated(times: TimeColumns, name: str, unit: Unit) -> TimeColumns:
+    """Return the columns of a table whose times are dates. Raises TraceError, ConfigError if they have a unit."""
+    for time, (column, _) in times.items():
+        if column != time:
+            raise TraceError(f"{name}: expected numbers in column {column!r}, found dates: name it {time!r}")
+    if unit != "s":
+        raise ConfigError(f"importer option 'unit': no effect, as {name} has dates: leave it out")
+    return {time: (column, "date") for time, (column, _) in times.items()}
+
+
 def plain_trace(table: PlainTable, options: Plain) -> Imported:
     """Return the Trace of a table; clients are numbered in order of their first rows.
 
-    Raises TraceError for intervals that overlap or end after the horizon, and for clients that are online but lack a
-    speed that others have.
+    Dates become times from the midnight before the first. Raises TraceError for intervals that overlap or end after the
+    horizon, and for clients that are online but lack a speed that others have.
     """
     if not len(table.start_us):
         raise TraceError(f"{table.name}: expected rows, found none")
+    origin = ""
+    if table.dates:
+        midnight_us = int(table.start_us.min()) // DAY_US * DAY_US
+        origin = (EPOCH + timedelta(microseconds=midnight_us)).isoformat()
+        table = replace(table, start_us=table.start_us - midnight_us, end_us=table.end_us - midnight_us)
     numbers = {name: i for i, name in enumerate(dict.fromkeys(table.clients))}
     n, client = len(numbers), np.array([numbers[name] for name in table.clients], np.int64)
     ids = list(numbers)
@@ -111,9 +132,15 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
     horizon_us = options.horizon_us() or int(table.end_us.max())
     _check_horizon(table, horizon_us)
     columns = _with_unknown(table, client, _unknown(table, client, n, horizon_us, options.outside))
-    after = options.after_end
+    world: TraceFacts = {
+        "clients": n,
+        "horizon_us": horizon_us,
+        "after_end": options.after_end,
+        "origin": origin,
+        "about": about(ids),
+    }
     try:
-        trace = Trace.of(*columns, clients=n, horizon_us=horizon_us, after_end=after, about=about(ids))
+        trace = Trace.of(*columns, **world)
     except TraceError as error:
         raise TraceError(f"{table.name}: {error}") from None
     without_presence = n - len(np.unique(client[np.isin(kind, ["online", "unknown"])]))
@@ -146,9 +173,14 @@ def row_problem(
     start_us, end_us = interval_us
     outside = not (0 <= start_us <= LONGEST_US and end_us <= LONGEST_US)
     if outside or round(end_us) <= round(start_us):
-        start, end = (f"{str(cell)[:80]} {times[time][1]}" for time, cell in zip(_TIMES, cells, strict=True))
+        dates = times["start"][1] == "date"
+        start, end = (
+            str(cell)[:80] + (f" {times[time][1]}" if not dates else "")
+            for time, cell in zip(_TIMES, cells, strict=True)
+        )
         if outside:
-            return f"expected times from 0 to 100 years, found {start} to {end}"
+            expected = "dates from 1970 to 2070" if dates else "times from 0 to 100 years"
+            return f"expected {expected}, found {start} to {end}"
         return f"expected an end after the start, found {end} after {start}"
     if kind in MODELLED and not 1e-300 < value < 1e300:
         return f"expected a finite value above 0 for {kind!r}, found {value:g}"

@@ -42,6 +42,29 @@ def test_names_of_columns_say_units_and_options_do_where_they_do_not():
     assert windows(imported("csv", bare, unit="h").trace, "online") == [(0, 3600 * S, 7200 * S)]
 
 
+@pytest.mark.parametrize("zone", ["", "Z", "+02:00"])
+def test_dates_count_from_the_midnight_before_the_first(zone: str):
+    text = (
+        f"client,start,end\nx,2024-03-02 06:30{zone},2024-03-02T07:00:00.25{zone}\n"
+        f"y,2024-03-01 18:00{zone},2024-03-03 00:00{zone}\n"
+    )
+    trace = imported("csv", {"t.csv": text}, horizon="3d").trace
+    day, hour = 86_400 * S, 3600 * S
+    assert windows(trace, "online") == [
+        (0, day + 13 * hour // 2, day + 7 * hour + S // 4),
+        (1, 18 * hour, 2 * day),
+    ]
+    assert (trace.origin, trace.horizon_us) == ("2024-03-01T00:00:00", 3 * day)
+
+
+def test_dates_have_no_unit_and_no_numbers_beside_them():
+    dates = "client,start,end\nx,2024-03-01,2024-03-02\n"
+    with pytest.raises(ConfigError, match=r"'unit': no effect, as t\.csv has dates"):
+        build_importer("csv", {"unit": "h"}).read([Source(Path("t.csv"), dates.encode())])
+    files = {"a.csv": "client,start,end\nx,1,2\n", "b.csv": dates}
+    assert "b.csv: expected numbers, as in the files before it" in refused("csv", files)
+
+
 def test_what_lies_outside_is_offline_unless_it_is_unknown():
     files = {"t.csv": "client,start,end,kind,value\nx,1,2,online,\nx,0,4,uplink,8\ny,0,4,uplink,9\n"}
     plain = imported("csv", files, horizon="10s")
@@ -72,11 +95,26 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
         ),
         ("client,start_h,end_min\nx,3,60", "expected an end after the start, found 60 min after 3 h"),
         (
-            "client,start,end\nx,2024-01-01T00:00,2024-01-01T01:00\n" + "x,a,b\n",
-            "t.csv, line 2: dates are not read: write hours (start_h, end_h) or another unit from the start, "
-            "found '2024-01-01T00:00'",
+            "client,start_h,end\nx,2024-01-01,2024-01-02\n",
+            "t.csv: expected numbers in column 'start_h', found dates: name it 'start'",
         ),
-        ("client,start,end\nx,0,01.02.2024 10:00", "line 2: dates are not read"),
+        (
+            "client,start,end\nx,0,01.02.2024 10:00",
+            "t.csv, line 2, 'start': expected a date such as 2024-03-01 06:30:00, found '0'",
+        ),
+        ("client,start,end\nx,2024-01-01,01.02.2024", "line 2, 'end': expected a date such as"),
+        (
+            "client,start,end\nx,2024-01-01 06:00Z,2024-01-02 07:00Z\nx,2024-01-02 08:00,2024-01-02 09:00Z",
+            "line 3, 'start': expected the time zone of the dates before it, found '2024-01-02 08:00'",
+        ),
+        (
+            "client,start,end\nx,2024-01-01 06:00,2024-01-01",
+            "expected an end after the start, found 2024-01-01 after 2024-01-01 06:00",
+        ),
+        (
+            "client,start,end\nx,1924-01-01,1924-01-02",
+            "expected dates from 1970 to 2070, found 1924-01-01 to 1924-01-02",
+        ),
         ("client,start,end\nx,a,1", "line 2, 'start': expected a number, found 'a'"),
         ("client,start,end\nx,0,1e300", "expected times from 0 to 100 years, found 0 s to 1e300 s"),
         ("client,start,end\n,0,1", "line 2: expected a client, found none"),
@@ -151,6 +189,30 @@ def test_a_parquet_table_reads_as_the_text_does(tmp_path):
     columns = pd.read_csv(io.StringIO(TABLE), na_values="-").to_dict("list")
     trace = imported("parquet", as_parquet(tmp_path, **columns)).trace
     assert trace.digest() == imported("csv", {"t.csv": TABLE}).trace.digest()
+
+
+def test_dates_in_parquet_read_as_those_in_text_do(tmp_path):
+    text = "client,start,end\nx,2024-03-01 06:30:00.5,2024-03-02\n"
+    expected = imported("csv", {"t.csv": text}).trace
+    start, end = (
+        pd.Series(pd.to_datetime(["2024-03-01 06:30:00.5"])),
+        pd.Series(pd.to_datetime(["2024-03-02"])),
+    )
+    for table in (
+        as_parquet(tmp_path, client=["x"], start=start, end=end),
+        as_parquet(tmp_path, client=["x"], start=start.dt.tz_localize("UTC"), end=end.dt.tz_localize("UTC")),
+        as_parquet(tmp_path, client=["x"], start=start, end=end.dt.date),
+    ):
+        trace = imported("parquet", table).trace
+        assert (trace.digest(), trace.origin) == (expected.digest(), expected.origin)
+    berlin = as_parquet(tmp_path, client=["x"], start=start.dt.tz_localize("Europe/Berlin"), end=end)
+    assert "column 'start', found those of Europe/Berlin: with pandas, " in refused("parquet", berlin)
+    numbers = as_parquet(tmp_path, client=["x"], start=start, end=[5])
+    assert "expected dates in column 'end', as in the other, found int64" in refused("parquet", numbers)
+    missing = as_parquet(tmp_path, client=["x"], start=start, end=pd.Series([pd.NaT]))
+    assert "row 0 (client 'x'): expected an end after the start, found NaT after" in refused(
+        "parquet", missing
+    )
 
 
 def test_a_trace_is_taken_as_it_is(tmp_path):
