@@ -212,7 +212,8 @@ def notes(run: analysis.Run) -> Iterator[str]:
         yield _WARNED.get(warning, warning)
     if manifest.get("ended_by") == "world":
         yield (
-            f"ended at step {manifest['steps']:,}, before a limit of [stop]: no client is online or chosen any more"
+            f"ended at step {manifest['steps']:,}, before a limit of [stop]: no client is online or chosen any more, "
+            "or every job is lost"
         )
     if manifest.get("ended_by") == "target" and not manifest["steps"]:
         yield "ended before its first step: the initial model meets stop.target"

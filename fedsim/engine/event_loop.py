@@ -28,6 +28,8 @@ from fedsim.worlds.world import World
 _ARRIVE, _LOST, _DEADLINE, _WAKE = map(int, Kind)
 _CROWD = 50_000
 """Jobs that may end between two steps before the loop asks the records to write them."""
+_HOPELESS = 100_000
+"""Losses between two updates after which a run without a time limit ends."""
 
 
 class EventLoop:
@@ -111,7 +113,7 @@ class EventLoop:
             return cause
         if heap and heap[0][1] >= _DEADLINE:
             self._skip_void_events()
-        if not heap or self.dispatcher.waits_in_vain():
+        if not heap or self.dispatcher.waits_in_vain() or self._loses_every_job():
             return "world"
         if stop.time_us is not None and heap[0][0] > stop.time_us:
             if self.evaluator.until(stop.time_us) and (cause := self._watched_end()):
@@ -127,6 +129,12 @@ class EventLoop:
             return "target"
         spent = stop.patience is not None and run_state.unimproved >= stop.patience
         return "patience" if spent else ""
+
+    def _loses_every_job(self) -> bool:
+        """Whether jobs are only lost: sessions may be shorter than jobs, in a world that repeats for ever."""
+        run_state = self.run_state
+        nothing_came = run_state.lost >= _HOPELESS and not (run_state.buffer or run_state.overdue)
+        return nothing_came and self.plan.stop.time_us is None
 
     def _skip_void_events(self) -> None:
         heap = self.run_state.heap

@@ -63,7 +63,7 @@ def csv(
         recognises=_recognises,
         read=partial(_read, options=options, separator=separator),
         licence="not told",
-        units=f"{unit} to microseconds unless a column's name has another unit; dates from midnight; values as they are",
+        units=f"{unit} to microseconds unless a column's name has another unit; dates from midnight; values unchanged",
     )
 
 

@@ -48,7 +48,7 @@ def parquet(
         recognises=lambda source: source.data[:4] == b"PAR1",
         read=partial(_read, options=Plain(unit, kind, horizon, after_end, outside)),
         licence="not told",
-        units=f"{unit} to microseconds unless a column's name has another unit; dates from midnight; values as they are",
+        units=f"{unit} to microseconds unless a column's name has another unit; dates from midnight; values unchanged",
     )
 
 

@@ -401,6 +401,20 @@ def test_two_laps_are_waited_from_the_last_arrival_on() -> None:
     assert log.jobs == [(43, "unfinished", 0, 0)]
 
 
+def test_a_world_in_which_every_job_is_lost_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of two seconds are shorter than the jobs, of five and more."""
+    monkeypatch.setattr("fedsim.engine.event_loop._HOPELESS", 40)
+    short = [(t, t + 2) for t in range(0, 40, 4)]
+    place = world(online=dict.fromkeys(range(3), short), horizon_s=40, after_end="repeat")
+    log, ended_by, _ = run(fedbuff(3, 2), place, Stop(steps=100))
+    assert ended_by == "world"
+    lost = [status for _, status, *_ in log.jobs if status == "lost"]
+    assert 40 <= len(lost) <= 42
+    assert run(fedbuff(3, 2), place, Stop(steps=100, time_us=400 * US))[1] == "time"
+    one_works = world(online={0: [(0, 40)], 1: short, 2: short}, horizon_s=40, after_end="repeat")
+    assert run(fedbuff(3, 2), one_works, Stop(steps=100))[1] == "steps"
+
+
 def test_a_world_that_stops_ends_the_run() -> None:
     log, ended_by, event_loop = run(sync(3), world(horizon_s=20), Stop(steps=100))
     assert ended_by == "world"
