@@ -39,6 +39,13 @@ class Evaluation:
         columns = ("client", "n", "correct", "accuracy", "loss")
         return replace(self, **{name: getattr(self, name)[others] for name in columns})
 
+    def equals(self, other: Evaluation) -> bool:
+        """Return whether another evaluation has the same results at the same step and time."""
+        if (self.step, self.time_us, self.split) != (other.step, other.time_us, other.split):
+            return False
+        pairs = [(getattr(self, name), getattr(other, name)) for name in ("client", "n", "accuracy", "loss")]
+        return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
     @arguments.checked
     def summary(self, metrics: Iterable[str] | None = None) -> dict[str, float]:
         """Return the value of each metric (all of `fedsim.analysis.metrics` by default)."""

@@ -245,17 +245,20 @@ class Run:
         return analysis.run_html(self)
 
 
-def shared_us(first: Run, second: Run) -> int:
-    """Return the virtual time until which two runs are one, as a fork and its parent are; -1 if they never were."""
-    ends, parents = [], []
-    for run, other in ((first, second), (second, first)):
-        parent = run.config.get("parent") or {}
-        if parent.get("forked_us") is not None and parent.get("digest"):
-            parents.append((parent["digest"], parent["forked_us"]))
-            ends += [parent["forked_us"]] * (parent["digest"] == other.manifest.get("digest"))
-    if len(parents) == 2 and parents[0][0] == parents[1][0]:
-        ends += [forked_us for _, forked_us in parents]
-    return min(ends, default=-1)
+def shared_us(first: Run, second: Run, split: str | None = None) -> int:
+    """Return the virtual time of the last evaluation that two runs share as one past, -1 if they share none.
+
+    A fork shares it with its parent, with other forks of that, and with their forks.
+    """
+    parents = [run.config.get("parent") or {} for run in (first, second)]
+    forked_us = [parent["forked_us"] for parent in parents if parent.get("forked_us") is not None]
+    shared = -1
+    if forked_us:
+        for one, other in zip(first.evaluations(split), second.evaluations(split), strict=False):
+            if one.time_us > max(forked_us) or not one.equals(other):
+                break
+            shared = one.time_us
+    return shared
 
 
 def open_run(path: str | Path) -> Run:

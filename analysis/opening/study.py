@@ -203,10 +203,10 @@ class Study:
         The columns of the point are `step`, `time_us`, `bytes` (moved by jobs that had ended by then) and `clients`
         (evaluated). `end` takes each run's last evaluation. The other points compare cells with equal seeds and equal
         levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
-        was evaluated exactly, if it lies in the second half of the range that all reached, and not in the past that a
-        fork shares with its parent; else the end of that range, where each cell counts with its last evaluation up to
-        there. Metrics are means over the `last` evaluations up to the point, the other columns those of the last one.
-        Raises FolderError for a run with too few evaluations, ConfigError for an unknown point or metric.
+        was evaluated exactly, if it lies in the second half of the range that all reached, and not in the past that
+        forks share; else the end of that range, where each cell counts with its last evaluation up to there. Metrics
+        are means over the `last` evaluations up to the point, the other columns those of the last one. Raises
+        FolderError for a run with too few evaluations, ConfigError for an unknown point or metric.
         """
         import pandas as pd  # imported here: opening a study does not need it
 
@@ -222,7 +222,7 @@ class Study:
                 chosen = [len(n) - 1 for n in numbers]
             else:
                 pairs = combinations(map(self.run, cells), 2)
-                past_us = max((shared_us(a, b) for a, b in pairs), default=-1)
+                past_us = max((shared_us(a, b, split) for a, b in pairs), default=-1)
                 chosen = _equal(numbers, COLUMN_OF[at], past_us)
             for cell, each, i in zip(cells, numbers, chosen, strict=True):
                 point = {name: int(each[name].iloc[i]) for name in COLUMN_OF.values()}
@@ -304,7 +304,7 @@ def _of_split(cell: Cell, split: str | None) -> list[LastEvaluation]:
 def _equal(numbers: Sequence[pd.DataFrame], column: str, past_us: int) -> list[int]:
     """Return the index of the evaluation of each cell to compare; see `Study.frame`.
 
-    What forks share with their parent until `past_us` tells nothing of the difference.
+    What forks and their parents share until `past_us` tells nothing of the difference.
     """
     values = [np.asarray(n[column], dtype=np.int64) for n in numbers]
     reach = min(int(v[-1]) for v in values)

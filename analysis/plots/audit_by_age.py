@@ -18,7 +18,7 @@ _LINES = (
     ("agreement", "balanced accuracy"),
 )
 _CAPTION = (
-    "Remembered updates against what the clients would send now, with 95 % intervals over clients. Age 0: those of the"
+    "Remembered updates against what the clients would send now, with 95 % intervals. Age 0: those of the"
     " step itself, the noise floor. Balanced accuracy: mean share of right answers among real conflicts and among the"
     " others; 0.5 is chance."
 )

@@ -26,7 +26,7 @@ def client_accuracy(finals: Mapping[str, Evaluation | None]) -> Picture:
     words = (
         f"{label}: from {a.min():.1f} to {a.max():.1f} %, median {np.median(a):.1f} %"
         for label, a in values.items()
-        if len(a)
+        if len(a) and np.isfinite(a).all()
     )
     alt = f"Cumulative distribution of accuracy over clients. {'; '.join(words)}."
     caption = "Share of clients whose final accuracy is at most that on the axis; a steep curve is fair."

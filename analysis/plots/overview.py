@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedsim.analysis.drawing.picture import (
     GREY,
     Key,
+    NotebookFigure,
     Picture,
     arm_keys,
     arm_style,
@@ -43,7 +43,7 @@ def overview(runs: Sequence[Run], shown: Run) -> Picture:
     histories = {run.label: run.history(metrics=_CURVES) for run in runs}
     end_us = max([cells.end_us, *(int(h["time_us"].max()) for h in histories.values() if len(h))])
     scale, unit = time_unit(end_us)
-    figure = Figure(figsize=_SIZE_IN, layout="constrained")
+    figure = NotebookFigure(figsize=_SIZE_IN, layout="constrained")
     figure.patch.set_alpha(0)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.2, 1))
     places = (grid[:, 0], grid[0, 1], grid[1, 1])
@@ -112,7 +112,7 @@ def _alt(shown: Run, cells: Raster, histories: Mapping[str, pd.DataFrame]) -> st
         f"{label} ends at {h['mean_percent'].iloc[-1]:.1f} % mean accuracy,"
         f" {h['worst10_percent'].iloc[-1]:.1f} % for the worst 10 % of clients"
         for label, h in histories.items()
-        if len(h)
+        if len(h) and np.isfinite(h["mean_percent"].iloc[-1])
     )
     return (
         f"Clients by virtual time beside accuracy. Map of {int(cells.sizes.sum())} clients of {shown.label}, of which"

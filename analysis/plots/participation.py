@@ -24,8 +24,8 @@ STATES = {"downloading": "#56b4e9", "training": "#009e73", "uploading": "#f0e442
 """Colour of each phase of a job."""
 OUTCOMES = {
     "lost": ("#d55e00", ("lost",)),
-    "late": ("#e69f00", ("late", "stale", "void")),
-    "other": ("#cc79a7", ("unfinished", "nonfinite")),
+    "late": ("#e69f00", ("late", "stale")),
+    "other": ("#cc79a7", ("unfinished", "nonfinite", "void")),
     "aggregated": ("#0072b2", ("aggregated", "remembered")),
 }
 """Colour and job statuses of each outcome; a cell with several outcomes shows the first."""
@@ -199,7 +199,7 @@ def _keys(cells: Raster) -> tuple[Key, ...]:
         "aggregated": "aggregated",
         "lost": "lost",
         "late": "late",
-        "other": "unfinished or not finite",
+        "other": "unfinished, not finite, or in a void round",
     }
     phases = tuple(Key(state, STATES[state], area=True) for state in STATES if cells.in_phase[state].any())
     seen = [o for o in names if cells.in_job[o].any()]

@@ -70,7 +70,10 @@ def _draw_level(axes: Sequence[Axes], x: Floats, values: Sequence[Floats], index
 
 def _ends(metrics: Sequence[str], values: Sequence[Floats]) -> str:
     """Return the final mean of each metric over seeds in words."""
-    return ", ".join(f"{heading_of(m)} {v[:, -1].mean():.3g}" for m, v in zip(metrics, values, strict=True))
+    ends = ((metric, each[:, -1].mean()) for metric, each in zip(metrics, values, strict=True))
+    return ", ".join(
+        f"{heading_of(metric)} {'unknown' if np.isnan(end) else f'{end:.3g}'}" for metric, end in ends
+    )
 
 
 def on_one_grid(

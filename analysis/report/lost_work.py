@@ -10,8 +10,7 @@ from fedsim.analysis.opening.tables import word_counts
 from fedsim.analysis.report.sentences import sentence, shares, spread
 from fedsim.analysis.statistics.waste import USED, WASTED, waste_by_status
 
-_LATE = ("late", "stale", "void")
-_IDLE = ("empty", "void")
+_LATE = ("late", "stale", "remembered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +20,14 @@ class Work:
     jobs: int = 0
     lost: int = 0
     late: int = 0
-    """Jobs that arrived too late, or for a step that was not taken."""
+    """Jobs that arrived too late for their step, or after too many others."""
+    void: int = 0
+    """Jobs that arrived for a round with fewer updates than its minimum."""
     steps: int = 0
-    idle: int = 0
+    empty: int = 0
     """Steps without an update to use."""
+    few: int = 0
+    """Steps that were not taken, as they had fewer updates than the minimum."""
     used_s: float = 0.0
     """Device time of used updates."""
     wasted_s: float = 0.0
@@ -38,8 +41,10 @@ def work_of(run: Run) -> Work:
         jobs=len(run.jobs),
         lost=jobs.get("lost", 0),
         late=sum(jobs.get(status, 0) for status in _LATE),
+        void=jobs.get("void", 0),
         steps=len(run.steps),
-        idle=sum(steps.get(status, 0) for status in _IDLE),
+        empty=steps.get("empty", 0),
+        few=steps.get("void", 0),
         used_s=float(seconds.reindex(USED).sum()),
         wasted_s=float(seconds.reindex(WASTED).sum()),
     )
@@ -57,12 +62,18 @@ def lost_work(works: Mapping[str, Work], each: str = "in each run") -> str:
         return "No job was recorded."
     lost = {name: (work.lost, work.jobs) for name, work in works.items()}
     late = {name: (work.late, work.jobs) for name, work in works.items()}
-    idle = {name: (work.idle, work.steps) for name, work in works.items()}
+    void = {name: (work.void, work.jobs) for name, work in works.items()}
+    empty = {name: (work.empty, work.steps) for name, work in works.items()}
+    few = {name: (work.few, work.steps) for name, work in works.items()}
     clauses = [f"clients lost {shares(lost, 'jobs', each)}" if _any(lost) else "no job was lost"]
     if _any(late):
         clauses.append(f"{shares(late, 'jobs', each)} came too late for their step")
-    if _any(idle):
-        clauses.append(f"{shares(idle, 'steps', each)} had no update to use")
+    if _any(void):
+        clauses.append(f"{shares(void, 'jobs', each)} came in time for a step with too few updates")
+    if _any(empty):
+        clauses.append(f"{shares(empty, 'steps', each)} had no update to use")
+    if _any(few):
+        clauses.append(f"{shares(few, 'steps', each)} had fewer updates than the minimum")
     total = {name: work.used_s + work.wasted_s for name, work in works.items()}
     wasted = {name: 100 * works[name].wasted_s / s for name, s in total.items() if s > 0}
     if any(wasted.values()):

@@ -86,6 +86,8 @@ class _Seen:
     counts: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     """By measure: clients that take part least, and all clients."""
     examined: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    without: Counter[str] = field(default_factory=Counter)
+    """By combination of levels: runs that end without an accuracy."""
 
     @classmethod
     def of(cls, study: Study) -> _Seen:
@@ -95,6 +97,8 @@ class _Seen:
             run, name = study.afresh(cell), _combination(study, cell)
             seen.works.setdefault(name, []).append(work_of(run))
             seen.examined[cell.name] = examine(run)
+            last = run.evaluations(study.split)[-1:]
+            seen.without[name] += any(np.isnan(each.accuracy[each.n > 0]).any() for each in last)
             for by, (group, others) in least_participation(run, study.split, study.last).items():
                 gap = float(group.mean() - others.mean())
                 seen.gaps.setdefault(by, {}).setdefault(name, []).append(gap)
@@ -237,6 +241,9 @@ def _doubts(
     counts = Counter(cell.status for cell in study.cells if cell.status != "done")
     for status, n in counts.items():
         yield f"{n} of {len(study.cells)} runs {'is' if n == 1 else 'are'} {status} and left out"
+    for name, n in seen.without.items():
+        if n:
+            yield f"{n} of {len(seen.works[name])} runs of {name} end without an accuracy and are left out"
     gap = max((each.point_gap for each in compared if not math.isnan(each.point_gap)), default=0.0)
     if gap > 0:
         yield f"compared evaluations lie up to {100 * gap:.1f} % apart"

@@ -63,7 +63,7 @@ def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
         for method, make in (("spearman", spearman), ("pearson", pearson)):
             for weighted_by, weights in (("clients", np.ones(len(x))), ("samples", samples)):
                 value, bounds = np.nan, None
-                if n:
+                if n and not np.isnan(accuracy[known]).any():
                     statistic = make(x[known], accuracy[known], weights[known])
                     value = float(statistic(np.ones((1, n)))[0])
                     if intervals and not np.isnan(value):

@@ -23,7 +23,8 @@ def time_below(run: Run, threshold_percent: float, split: str | None = None) -> 
 
     An accuracy holds until the client's next evaluation, the last one until the run's end. Columns: `below_share`, the
     share of the virtual time since the client's first evaluation (NaN if no time passed); `reached_us`, the time of the
-    first evaluation at or above the threshold (-1 if there is none). Raises FolderError if the run was not evaluated.
+    first evaluation at or above the threshold (-1 if there is none). An evaluation whose outputs were not finite counts
+    as below. Raises FolderError if the run was not evaluated.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
@@ -90,6 +91,7 @@ def _improved(before: Evaluation, now: Evaluation) -> float:
 
 
 def _accuracies(each: Evaluation, who: Ints) -> Floats:
-    """Return [k] the accuracies of clients `who`; NaN for clients that were not evaluated."""
+    """Return [k] the accuracies of clients `who`: -inf from outputs that are not finite, NaN if not evaluated."""
     at = np.searchsorted(each.client, who).clip(max=len(each.client) - 1)
-    return np.where(each.client[at] == who, each.accuracy[at], np.nan)
+    evaluated = (each.client[at] == who) & (each.n[at] > 0)
+    return np.where(evaluated, np.nan_to_num(each.accuracy[at], nan=-np.inf), np.nan)

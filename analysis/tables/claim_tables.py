@@ -74,10 +74,13 @@ def _least_certain(result: ClaimResult) -> ClaimedPair:
 
 def _note(results: Sequence[ClaimResult]) -> str:
     """Return how the claims were tested."""
-    tested = sum(pair.verdict != "not run" for result in results for pair in result.pairs)
+    tested = sum(not math.isnan(pair.p_holm) for result in results for pair in result.pairs)
+    how = (
+        f"corrected for {tested} {'pair' if tested == 1 else 'pairs'} (Holm)" if tested else "from 3 seeds on"
+    )
     return (
         "Differences are paired by seed, the higher level minus the lower, with 95 % t intervals; p is that of "
-        f"Student's t, corrected for {tested} {'pair' if tested == 1 else 'pairs'} (Holm)."
+        f"Student's t, {how}."
     )
 
 

@@ -134,15 +134,14 @@ def target_notes(frame: pd.DataFrame, unit: Unit) -> Iterator[str]:
     yield "Counted up to the first evaluation that reaches it; – where a run did not."
     if "baseline" not in frame:
         return
-    found = frame.dropna(subset="baseline")
+    found = frame.dropna(subset=["baseline", "p_holm"])
     yield (
         f"Speed-up: the baseline's {UNITS[unit]} divided by the level's, the median over seeds, with an "
         "interval that covers it with 95 % or more, from 6 seeds on. A run that does not reach the target is slower "
         "than one that does; seeds in which neither does are left out. p Holm: exact sign test, two-sided, without "
-        "seeds in which the two are equal, corrected for "
-        f"{len(found)} comparison{'s' * (len(found) > 1)}."
+        f"seeds in which the two are equal, corrected for {len(found)} comparison{'s' * (len(found) != 1)}."
     )
-    most = int(found["seeds"].max())
+    most = int(found["seeds"].max()) if len(found) else 0
     if most and len(found) * smallest_p(most) > ALPHA:
         least = min(1.0, len(found) * smallest_p(most))
         yield f"With {most} seeds it cannot be below {least:.3g}, whatever the speed-up."

@@ -114,6 +114,17 @@ def test_one_run_alone_is_described_by_its_numbers(tmp_path: Path) -> None:
     assert "corrected for 2 comparisons" in texts["doubts"]
 
 
+def test_updates_of_rounds_with_too_few_are_not_called_late(tmp_path: Path) -> None:
+    status = ["aggregated"] * 4 + ["void"] * 3 + ["late"]
+    jobs = jobs_table(dispatch_us=np.zeros(8), end_us=np.full(8, 5), status=status)
+    steps = steps_table(time_us=np.arange(4), status=["applied", "void", "void", "empty"])
+    text = said(run_of(tmp_path / "a", accuracy(), tables={"jobs": jobs, "steps": steps}))["lost work"]
+    assert "1 of 8 jobs (12.5 %) came too late for their step" in text
+    assert "3 of 8 jobs (37.5 %) came in time for a step with too few updates" in text
+    assert "1 of 4 steps (25.0 %) had no update to use" in text
+    assert "2 of 4 steps (50.0 %) had fewer updates than the minimum" in text
+
+
 def test_losses_of_runs_are_told_as_a_range(tmp_path: Path) -> None:
     def jobs(lost: int) -> dict[str, pa.Table]:
         status = ["lost"] * lost + ["aggregated"] * (10 - lost)

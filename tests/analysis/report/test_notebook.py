@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from matplotlib.figure import Figure
 
@@ -16,19 +17,21 @@ from fedsim.analysis.opening.run import Run
 from fedsim.analysis.report.report import run_document
 from fedsim.common.errors import ConfigError
 from fedsim.runs.result import Result
-from synthetic_runs import evals_table, jobs_table, write_run
+from synthetic_runs import evals_table, jobs_table, world_table, write_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     jobs = jobs_table(dispatch_us=[0, 0], end_us=[5, 9], status=["lost", "aggregated"], phase=["upload", ""])
     tables = {"jobs": jobs, "evals": evals_table(np.random.default_rng(0).uniform(size=(3, 8)))}
-    return analysis.open_run(write_run(tmp_path_factory.mktemp("shown") / "a<b", tables=tables))
+    folder = write_run(tmp_path_factory.mktemp("shown") / "a<b", tables=tables)
+    pq.write_table(world_table([(0, 0, 5)], clients=8, horizon_us=9), folder / "world.parquet")
+    return analysis.open_run(folder)
 
 
 def test_every_picture_of_the_report_can_be_drawn_by_its_name(run: Run) -> None:
-    names = run_document([run]).figures.keys() - {"clients", "participation"}  # the run has no world
-    assert {"accuracy-over-time", "lost-jobs"} <= names
+    names = run_document([run]).figures.keys()
+    assert {"accuracy-over-time", "lost-jobs", "clients", "participation"} <= names
     for name in names:
         figure = run.plot(name)
         assert isinstance(figure, Figure)

@@ -233,6 +233,8 @@ def test_a_run_whose_accuracies_are_not_numbers_is_left_out(tmp_path: Path) -> N
         found.append({each.topic: each.text for each in study_findings(study)})
     for topic in ("accuracy", "worst-off clients", "participation"):
         assert found[0][topic] == found[1][topic]
+    assert "1 of 4 runs of fedfv end without an accuracy and are left out" in found[0]["doubts"]
+    assert "without an accuracy" not in found[1]["doubts"]
 
 
 def test_a_damaged_file_of_a_study_is_named(tmp_path: Path) -> None:

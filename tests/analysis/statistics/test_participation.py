@@ -250,6 +250,14 @@ def test_a_run_without_steps_has_no_correlations_and_no_warnings(tmp_path: Path)
     assert analysis.write_report([run], tmp_path / "page.html").is_file()
 
 
+@pytest.mark.parametrize("diverged", [1, 6])
+def test_accuracies_that_are_no_numbers_have_no_correlation(diverged: int) -> None:
+    accuracy = np.where(np.arange(6) < diverged, np.nan, np.arange(6.0))
+    found = correlations(pd.DataFrame({"n": 10, "accuracy_percent": accuracy, "used": np.arange(6)}))
+    assert len(found) == 4
+    assert found["value"].isna().all()
+
+
 def test_correlations_have_intervals_over_clients() -> None:
     rng = np.random.default_rng(2)
     used = rng.integers(0, 30, 80)
@@ -292,6 +300,15 @@ def test_a_client_that_is_not_evaluated_keeps_its_last_accuracy(tmp_path: Path) 
     kept = table.filter(pa.array([True, True, True, False, True, True]))  # not at 10, where it would be below
     run = analysis.open_run(write_run(tmp_path / "s", tables={"evals": kept}, virtual_us=20))
     assert analysis.time_below(run, 50)["below_share"].tolist() == pytest.approx([0.5, 0])
+
+
+def test_outputs_that_are_not_finite_are_below_every_threshold(tmp_path: Path) -> None:
+    rows = [[0.6, 0.2], [np.nan, 0.6], [np.nan, 0.6]]
+    tables = {"evals": evals_table(rows, n=10, every_us=10)}
+    run = analysis.open_run(write_run(tmp_path / "r", tables=tables, virtual_us=40))
+    found = analysis.time_below(run, 50)
+    assert found["below_share"].tolist() == pytest.approx([0.75, 0.25])
+    assert found["reached_us"].tolist() == [0, 10]
 
 
 def test_improvement_since_the_start_is_not_that_since_the_last_evaluation(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Heading, Text
 from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.time_to_target import _interval_of_median
+from fedsim.analysis.tables.target_tables import target_notes
 from fedsim.common.arrays import Floats
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.units import HOUR_US
@@ -143,6 +144,16 @@ def test_equal_times_decide_nothing_and_p_values_are_corrected(tmp_path: Path) -
     assert first.ratios.tolist() == 8 * [math.inf]  # reached at the first evaluation, at virtual time 0
     assert first.p_value == 2 * 0.5**8
     assert first.p_holm == 2 * first.p_value
+
+
+def test_the_notes_count_only_comparisons_with_a_p_value(tmp_path: Path) -> None:
+    """With six seeds the smallest p is 0.031, and twice that for two comparisons; no seed of "never" counts."""
+    curves = {(level, seed): [0, 0, 0] for level in ("base", "never") for seed in range(6)}
+    curves |= {("first", seed): [60, 60, 60] for seed in range(6)}
+    study = study_of(tmp_path / "made", curves, target="mean_percent=50")
+    note = " ".join(target_notes(analysis.study_frames(study)["target.time"], "time"))
+    assert "corrected for 1 comparison." in note
+    assert "cannot be below" not in note
 
 
 def test_a_study_with_a_target_counts_the_time_in_frames_tables_and_report(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from fedsim.runs.reproduction import reproduction
 from fedsim.runs.resume import resume
 from fedsim.runs.verify import verify
 from forked_runs import ALL_KEPT, branch, table
-from interrupted_runs import BUFFERED
+from interrupted_runs import BUFFERED, stopped_at
 from small import run, small
 
 RECORDED = {"record": {"conflicts": "model"}, "audit": {"every": 2}}
@@ -38,7 +38,7 @@ NOTHING = ("record.conflicts=off", "audit.every=0")
 
 def test_equal_points_of_a_fork_and_its_parent_lie_beyond_the_past_that_they_share(tmp_path: Path) -> None:
     """The fork's steps take another time, so that the last evaluations at exactly equal times are those before it."""
-    parent = run(small(stop={"steps": 10}, evaluate={"every_steps": 2}), tmp_path)
+    parent = run(small(stop={"steps": 10}, evaluate={"every_steps": 2}, **ALL_KEPT), tmp_path)
     forks = [
         branch(parent.folder, At(step=6), f"pacing.clients={n}", "stop.steps=12", out=tmp_path / str(n))
         for n in (2, 3)
@@ -51,7 +51,26 @@ def test_equal_points_of_a_fork_and_its_parent_lie_beyond_the_past_that_they_sha
         for at in ("time", "bytes", "steps"):
             assert all(time_us > forked_us[1] for _, time_us, _ in analysis.compare(*pair, at=at).points), at
     again = analysis.open_run(replay(parent.folder, ["train.lr=0.3"], name="again", out=tmp_path).folder)
-    assert shared_us(parent_run, again) == shared_us(fork_runs[0], again) == -1
+    assert shared_us(parent_run, again) == -1
+    assert shared_us(fork_runs[0], again) == 0, "no more than the initial model"
+    deeper = branch(forks[0].folder, At(step=8), "train.lr=0.3", out=tmp_path / "deeper")
+    deeper_run = analysis.open_run(deeper.folder)
+    at_8_us = fork_runs[0].evaluations()[4].time_us
+    assert shared_us(deeper_run, fork_runs[0]) == at_8_us > forked_us[1]
+    for other in (parent_run, fork_runs[1]):
+        assert shared_us(deeper_run, other) == forked_us[1]
+        for at in ("time", "bytes", "steps"):
+            points = analysis.compare(other, deeper_run, at=at).points
+            assert all(time_us > forked_us[1] for _, time_us, _ in points), at
+
+
+def test_a_fork_of_an_interrupted_run_shares_its_past_too(tmp_path: Path) -> None:
+    config = small(stop={"steps": 10}, evaluate={"every_steps": 2}, **ALL_KEPT)
+    parent = stopped_at(8, config, tmp_path)
+    fork = branch(parent, At(step=5), "pacing.clients=2", out=tmp_path / "fork")
+    assert resume(parent, workers=0).status == "done"
+    parent_run, fork_run = analysis.open_run(parent), analysis.open_run(fork.folder)
+    assert shared_us(parent_run, fork_run) == parent_run.evaluations()[2].time_us
 
 
 def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
