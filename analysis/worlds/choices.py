@@ -222,7 +222,12 @@ class _History:
         nths = choice.jobs[clients]
         shares = self.costs.shares(clients, nths)
         work = self.costs.of(clients, nths, shares)
-        fates = self.world.outcomes(clients, choice.time_us, work, choice.time_us + longest_us)
+        until_us = choice.time_us + longest_us
+        if (
+            self.world.after_end == "error"
+        ):  # beyond that nothing is known; jobs that still run then are too late
+            until_us = min(until_us, self.world.horizon_us)
+        fates = self.world.outcomes(clients, choice.time_us, work, until_us)
         arrives = fates.ok
         if self.droppers is not None:
             same = np.ones(len(clients), dtype=np.int64)

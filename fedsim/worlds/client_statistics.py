@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -57,8 +58,9 @@ def speed(trace: Trace, kind: str) -> Floats:
     spans = trace.spans(kind)
     if not len(spans.client):
         raise ConfigError(f"the world does not model {kind!r}: its clients have no speed to be told apart by")
-    mean = mean_value(spans, trace.clients)
-    return 1 / mean if kind == "compute" else mean
+    if kind == "compute":
+        spans = replace(spans, value=1 / spans.value)
+    return mean_value(spans, trace.clients)
 
 
 def bandwidth(trace: Trace) -> Floats:

@@ -36,9 +36,12 @@ class _Part:
     """A source, and what the joined world takes from it."""
 
     trace: Trace
+    """The source up to the joined horizon."""
     clients: Ints
     """[n] the source's client that each client of the joined world takes."""
     kinds: tuple[str, ...]
+    identity: Mapping[str, Any]
+    """What tells the whole source from others."""
 
 
 @arguments.checked
@@ -59,26 +62,35 @@ def join(
     Clients of each source are drawn as in `resample`, and `assignment` pairs them with those of `availability`. It may
     differ by source (`{"compute": 0.7}`; others are independent). Scores are the share of time online, samples per
     second, bytes per second and the share of time without a fault; unknown time counts as `unknown` says. A shorter
-    source begins again after its own horizon. Origin and end are those of `availability`. Raises TraceError where the
-    sources do not fit together, ConfigError for a wrong assignment.
+    source begins again after its own horizon; of a longer one, what lies beyond the joined horizon counts for nothing.
+    Origin and end are those of `availability`. Raises TraceError where the sources do not fit together, ConfigError for
+    a wrong assignment.
     """
     others = {"compute": compute, "network": network, "faults": faults}
     sources = {name: trace for name, trace in others.items() if trace is not None}
     rules = _rules(assignment, sources)
     horizon_us = _horizon_us({"availability": availability, **sources})
+    identities = {name: identity(trace) for name, trace in {"availability": availability, **sources}.items()}
+    sources = {name: _up_to(trace, horizon_us) for name, trace in sources.items()}
     n = availability.clients if clients is None else clients
     base_clients = drawn(np.arange(availability.clients), n, replace, seed, "join availability")
     gives = {name: _given(trace, GIVES[name]) for name, trace in sources.items()}
     from_others = {kind for kinds in gives.values() for kind in kinds}
     base_kinds = tuple(kind for kind in KINDS if kind not in from_others)
-    parts, assignments = {"availability": _Part(availability, base_clients, base_kinds)}, {}
+    base = _Part(availability, base_clients, base_kinds, identities["availability"])
+    parts, assignments = {"availability": base}, {}
     online = _online_share(availability, unknown)[base_clients]
     for name, trace in sources.items():
         chosen = drawn(_described_clients(name, trace), n, replace, seed, f"join {name}")
         pairs = assign(online, _SCORES[name](trace)[chosen], rules[name], seed, f"join {name}")
-        parts[name], assignments[name] = _Part(trace, chosen[pairs.right], gives[name]), pairs.facts()
+        parts[name] = _Part(trace, chosen[pairs.right], gives[name], identities[name])
+        assignments[name] = pairs.facts()
     drawing = {"clients": n, "replace": replace, "seed": seed}
     return _put_together(parts, horizon_us, {"assignment": assignments, "drawn": drawing})
+
+
+def _up_to(trace: Trace, horizon_us: int) -> Trace:
+    return crop(trace, 0, horizon_us) if trace.horizon_us > horizon_us else trace
 
 
 def _given(trace: Trace, kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -136,13 +148,12 @@ def _put_together(parts: Mapping[str, _Part], horizon_us: int, facts: Mapping[st
     kinds: dict[str, Spans] = {}
     periods: dict[str, Ints] = {}
     for part in parts.values():
-        trace = crop(part.trace, 0, horizon_us) if part.trace.horizon_us > horizon_us else part.trace
         for kind in part.kinds:
-            kinds[kind] = taken(trace.spans(kind), part.clients)
+            kinds[kind] = taken(part.trace.spans(kind), part.clients)
             if len(kinds[kind].client):
-                period = _periods_us(trace, kind, horizon_us)[part.clients]
+                period = _periods_us(part.trace, kind, horizon_us)[part.clients]
                 periods["online" if kind == "unknown" else kind] = period
-    source = source_text({"join": {name: identity(part.trace) for name, part in parts.items()}, **facts})
+    source = source_text({"join": {name: part.identity for name, part in parts.items()}, **facts})
     clients, base = len(parts["availability"].clients), parts["availability"].trace
     fields = (clients, horizon_us, base.after_end, source, base.origin)
     return Trace(table_of(kinds), *fields, periods=periods, about=_about(parts))

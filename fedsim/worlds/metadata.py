@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common.errors import TraceError, closest
@@ -107,6 +108,11 @@ def checked_about(about: pa.Table, clients: int) -> pa.Table:
         f"about: column {f.name!r}: expected numbers, texts or truth values, found {f.type}"
         for f in about.schema
         if not (is_number(f.type) or f.type in (pa.string(), pa.bool_(), pa.null()))
+    ]
+    lines += [
+        f"about: column {f.name!r}: expected whole numbers below 2^63, found {pc.max(about[f.name])}"
+        for f in about.schema
+        if f.type == pa.uint64() and (pc.max(about[f.name]).as_py() or 0) >= 2**63
     ]
     if lines:
         raise TraceError(listed(lines))

@@ -223,13 +223,13 @@ class World:
             )
         return series
 
-    def _run(self, jobs: Jobs, limit: Ints) -> Outcomes:
+    def _run(self, jobs: Jobs, limit: Ints, *, may_pause: bool = True) -> Outcomes:
         phases, clients, start = [], jobs.clients, jobs.start_us
         for kind, amount in zip(_PHASE_KINDS, jobs.amounts, strict=True):
             series = self._series[kind]
             if series is None:
                 progress = Progress(start, np.ones(len(clients), dtype=bool), amount)
-            elif self.leave == "pause_resume":
+            elif may_pause and self.leave == "pause_resume":
                 progress = self._advance_while_online(series, clients, start, amount, limit)
             else:
                 progress = series.advance(clients, start, amount, limit)
@@ -264,11 +264,11 @@ class World:
     def _lost_at(self, jobs: Jobs, work: Work) -> Ints:
         """Return [k] when chance loses each job: after a share of its duration, or of the duration of a phase.
 
-        These are the durations of an undisturbed job, so that the instant does not depend on faults and leaving. A job
-        that would last beyond the end of the world's speeds is not lost before it.
+        These are the durations of an undisturbed job, so that the instant does not depend on faults, leaving and
+        pauses. A job that would last beyond the end of the world's speeds is not lost before it.
         """
         k = len(jobs.clients)
-        whole = self._run(jobs, np.full(k, NEVER))
+        whole = self._run(jobs, np.full(k, NEVER), may_pause=False)
         share = np.clip(np.broadcast_to(np.asarray(work.lost_at, dtype=np.float64), k), 0.0, 1.0)
         phase = np.broadcast_to(np.asarray(work.lost_in), k)
         ends = [np.where(e >= 0, e, whole.end_us) for e in (whole.download_us, whole.compute_us)]

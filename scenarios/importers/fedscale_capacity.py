@@ -31,7 +31,8 @@ def fedscale_capacity(
 
     `training_factor` is the ratio of the times to train on a sample and to infer it (3 in FedScale). `network` chooses
     the speeds: `communication` both ways, `dl_ul` the pair, `auto` the pair where all clients have it.
-    `bits_per_kbit = 1024` is FedScale's own arithmetic.
+    `bits_per_kbit = 1024` is FedScale's own arithmetic, for worlds in which `cost.formula` is not `fedscale`, which has
+    the same factor.
     """
     factor_option("training_factor", training_factor)
     bytes_per_kbit = bits_per_kbit / 8

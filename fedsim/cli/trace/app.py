@@ -43,7 +43,7 @@ def make(
     """Write the world of a scenario or a join to a trace file."""
     from fedsim.config.errors import read_toml, validated
     from fedsim.config.load import changed
-    from fedsim.config.world import WorldFile, world_trace
+    from fedsim.config.world import WorldFile, world_files, world_trace
 
     file = _shipped(scenario)
     raw = read_toml(file)
@@ -60,8 +60,10 @@ def make(
         raise ConfigError(f"{file.name}: world.clients: missing; give the number of clients in the world")
     if world.confound is not None:
         raise ConfigError(f"{file.name}: world.confound: needs a run's data; set it in the run's [world]")
-    check_free(out, force, [file, *(world.join.sources.values() if world.join else ())])
-    write(world_trace(world, clients=world.clients, seed=0), out)
+    check_free(out, force, [file])
+    trace = world_trace(world, clients=world.clients, seed=0)
+    check_free(out, force, world_files(world, seed=0))
+    write(trace, out)
 
 
 @trace_app.command()

@@ -58,13 +58,14 @@ class Pairing:
 def join_files(out: Out, force: Force = False, *, sources: Sources, pairing: Pairing) -> None:
     """Make one world from several. Each source is a trace, or a TOML file with a [world] table."""
     from fedsim.config.errors import validated
-    from fedsim.config.world import WorldFile, world_trace
+    from fedsim.config.world import WorldFile, world_files, world_trace
 
     files = sources.files()
     check_free(out, force, files.values())
     table = {**files, "assign": assignment(pairing.assign or ()), "replace": pairing.replace}
     world = validated(WorldFile, {"world": {"join": table}}, "fedsim trace join").world
     trace = world_trace(world, clients=pairing.clients, seed=pairing.seed)
+    check_free(out, force, world_files(world, seed=pairing.seed))
     write(trace, out)
     for name, report in json.loads(trace.source)["assignment"].items():
         spearman = report["spearman"]

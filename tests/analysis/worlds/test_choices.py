@@ -163,6 +163,23 @@ def test_a_longer_t_max_makes_regret_smaller(tmp_path: Path) -> None:
     np.testing.assert_allclose(short, 10 * long, atol=1e-12)
 
 
+def test_a_world_that_ends_with_an_error_need_not_last_as_long_as_the_longest_job(tmp_path: Path) -> None:
+    config = small(
+        world={
+            "scenario": "stragglers",
+            "horizon": "5min",
+            "after_end": "error",
+            "options": {"most": 1000.0, "shape": 0.5, "devices": {"fault_every": "never"}},
+        },
+        pacing={"preset": "deadline", "clients": 2, "deadline": "2min"},
+        selection={"name": "fastest_first"},
+        stop={"time": "4min"},
+    )
+    found = selection_regret(analysis.open_run(run(config, tmp_path).folder))
+    assert len(found)
+    assert found.regret.between(0, 1).all()
+
+
 def test_clients_that_never_had_a_job_could_have_been_chosen(tmp_path: Path) -> None:
     same = run(small(selection={"name": "fixed", "clients": [0, 1, 2]}), tmp_path).folder
     assert selection_regret(analysis.open_run(same)).candidates.max() > 3

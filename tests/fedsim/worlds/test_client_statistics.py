@@ -33,7 +33,7 @@ def test_shares_and_speeds_by_hand():
     ]
     found = world(rows, periods={"online": np.array([0, 10])}, about=pa.table({"tier": [3, None]}))
     assert trait(found, "availability").tolist() == [0.3, 0.5]
-    assert trait(found, "compute") == pytest.approx([2, 5])
+    assert trait(found, "compute") == pytest.approx([2, (10 + 10 / 3) / 2])
     assert trait(found, "downlink").tolist() == [8, 2]
     assert trait(found, "faults").tolist() == [0, 0.1]
     assert bandwidth(found) == pytest.approx([4, 1])

@@ -67,6 +67,19 @@ def test_a_world_that_ends_takes_as_much_of_the_others_as_it_needs(a, b, seed):
     assert (lived[4] == behaviour(b, a.horizon_us)[4][ids]).all()
 
 
+def test_what_a_longer_source_has_beyond_the_joined_horizon_counts_for_nothing():
+    """Client 0 of the network is the slower one in the 100 us that the world lasts, and has no downlink in the last."""
+    rows = [(0, 0, 90, "downlink", 1.0), (0, 100, 900, "downlink", 99.0), (1, 0, 900, "downlink", 2.0)]
+    rows += [(2, 100, 900, "downlink", 5.0)]
+    network = Trace.of(*zip(*rows, strict=True), clients=3, horizon_us=900, after_end="repeat")
+    base = sessions([100, 50], after_end="stop")
+    for seed in range(4):
+        joined = join(availability=base, network=network, assignment="rank", seed=seed)
+        assert joined.about.column("network_client").to_pylist() == [1, 0]
+        assert json.loads(joined.source)["assignment"]["network"]["spearman"] == 1
+        assert json.loads(joined.source)["join"]["network"]["digest"] == network.digest()
+
+
 def test_a_short_series_repeats_on_its_own():
     joined = join(availability=sessions([40, 60]), network=speeds(("downlink",), [1.0, 2.0], horizon_us=30))
     assert joined.horizon_us == 100

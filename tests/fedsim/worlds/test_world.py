@@ -431,6 +431,13 @@ def test_a_paused_job_goes_on_in_the_next_session():
     assert looped("pause_resume", after_end="stop").outcome(1, 0, Work(0, 90, 0)).end_us == 70
 
 
+@pytest.mark.parametrize(("share", "end"), [(0.3, 2), (0.6, 5), (1.0, 21)])
+def test_chance_loses_a_paused_job_when_it_would_lose_one_that_goes_on(share, end):
+    """The job of 9 us takes until 21 us, as its client pauses after 4 us; a share of 1 does not lose it."""
+    outcome = looped("pause_resume").outcome(0, 0, Work(0, 9, 0, lost_at=share))
+    assert (outcome.end_us, outcome.ok) == (end, share == 1)
+
+
 def test_a_paused_job_that_can_never_go_on_is_an_error():
     rows = [(0, 0, 4, "online", 1.0), (0, 6, 8, "compute", 1e-6)]
     trace = Trace.of(*zip(*rows, strict=True), clients=1, horizon_us=10, after_end="repeat")

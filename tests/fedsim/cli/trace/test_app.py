@@ -95,7 +95,14 @@ def test_make_writes_over_none_of_the_files_that_it_reads(world_toml, trace_file
     joined = tmp_path / "joined.toml"
     joined.write_text(f'[world.join]\navailability = "{trace_file}"\n')
     assert "is one of the files to read" in failed(ConfigError, "make", joined, "-o", trace_file, "--force")
-    assert trace_file.read_bytes() == before
+    of_seed = tmp_path / "week_0.parquet"
+    of_seed.write_bytes(before)
+    joined.write_text(f'[world.join]\navailability = "{tmp_path}/week_{{seed}}.parquet"\n')
+    assert "is one of the files to read" in failed(ConfigError, "make", joined, "-o", of_seed, "--force")
+    nested = tmp_path / "nested.toml"
+    nested.write_text(f'[world.join]\navailability = "{joined}"\n')
+    assert "is one of the files to read" in failed(ConfigError, "make", nested, "-o", of_seed, "--force")
+    assert trace_file.read_bytes() == of_seed.read_bytes() == before
 
 
 def test_make_knows_the_files_that_ship_by_name(tmp_path):
