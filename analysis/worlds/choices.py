@@ -223,9 +223,7 @@ class _History:
         shares = self.costs.shares(clients, nths)
         work = self.costs.of(clients, nths, shares)
         until_us = choice.time_us + longest_us
-        if (
-            self.world.after_end == "error"
-        ):  # beyond that nothing is known; jobs that still run then are too late
+        if self.world.after_end == "error":  # nothing is known beyond; jobs that still run then come too late
             until_us = min(until_us, self.world.horizon_us)
         fates = self.world.outcomes(clients, choice.time_us, work, until_us)
         arrives = fates.ok
