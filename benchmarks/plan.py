@@ -15,7 +15,7 @@ from fedsim.config.load import parse
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.runs.build import prepare
-from fedsim.runs.plan.event_counts import CountingTrainer, Tally, Window
+from fedsim.runs.plan.event_counts import CountingTrainer, Tally
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     setup = prepare(parse(raw, "plan", "plan")[0])
     prepared = time.perf_counter()
     run_state = RunState(setup.data.n_clients)
-    tally = Tally(run_state.job_table, Window(setup.server))
+    tally = Tally(run_state, setup.plan.memory)
     event_loop = EventLoop(setup.world, setup.plan, CountingTrainer(setup, ahead=True), tally, run_state)
     event_loop.run()
     event_loop.abandon()

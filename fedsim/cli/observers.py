@@ -33,7 +33,7 @@ _WARNED = {
 _UNUSED = {
     "late": "cancelled at its step",
     "lost": "the client left or failed, or chance lost the job",
-    "stale": "older than pacing.max_staleness",
+    "stale": "older than pacing.max_staleness, or than the rule's memory",
     "unfinished": "the run ended first",
     "void": "in rounds with fewer updates than pacing.minimum",
 }

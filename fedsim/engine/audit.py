@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsim.common.arrays import Mask
 from fedsim.common.rng import rng
 from fedsim.engine.client_records import ClientRecords
 from fedsim.training.job import Cohort
@@ -28,24 +29,20 @@ class Audit:
     """Server steps between audits; the first takes place at step `every`."""
     clients: int
     """Most clients in one audit."""
-    memory: float
-    """Server steps for which the aggregation rule keeps an update in its history."""
     seed: int
 
-    def cohort(self, step: int, now_us: int, records: ClientRecords) -> Cohort | None:
-        """Return the audit's jobs at `step`, or None if the step has no audit.
+    def due(self, step: int) -> bool:
+        """Whether the step has an audit."""
+        return step > 0 and step % self.every == 0
 
-        Clients whose update the server holds come first: those in the step, and absent ones in the rule's history.
+    def cohort(self, step: int, now_us: int, records: ClientRecords, held: Mask) -> Cohort:
+        """Return the audit's jobs at `step`.
+
+        Clients whose update the server has, `held` [K], come first: those in the step, and absent ones in the history.
         Other clients fill the remaining places. Each job is the client's next one, with a negative id.
         """
-        if step == 0 or step % self.every:
-            return None
-        age = step - records.last_step
-        in_history = (records.last_step >= 0) & (age <= self.memory)
         draws = rng(self.seed, "audit", step)
-        order = np.concatenate(
-            [draws.permutation(np.flatnonzero(group)) for group in (in_history, ~in_history)]
-        )
+        order = np.concatenate([draws.permutation(np.flatnonzero(group)) for group in (held, ~held)])
         clients = np.sort(order[: self.clients])
         return Cohort(
             ids=-1 - np.arange(len(clients)),

@@ -8,6 +8,7 @@ happen in this order: arrivals, losses, the deadline, wake-ups; within a kind by
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -154,7 +155,7 @@ class EventLoop:
             return
         if now_us != run_state.lost_us:
             run_state.lost_now.clear()
-        run_state.now_us, stepped = now_us, False
+        run_state.now_us, stepped, run_state.stepped = now_us, run_state.stepped, False
         while (heap := run_state.heap) and heap[0][0] == now_us:  # handling an event may replace the heap
             _, kind, client, number = heapq.heappop(heap)
             cause = self._handle(kind, client, number)
@@ -162,6 +163,8 @@ class EventLoop:
                 stepped = True
                 self._step(cause)
                 if run_state.step == self.plan.stop.steps:
+                    run_state.stepped = True
+                    run_state.wake(now_us)
                     return
                 cause = "full" if self._full() else ""
             if run_state.heap and run_state.heap[0][1] >= _DEADLINE:
@@ -196,7 +199,8 @@ class EventLoop:
         run_state.client_records.land(client, run_state.now_us - job_table.number("dispatch_us", row))
         overdue, limit = self._is_overdue(row), self.plan.pacing.max_staleness
         run_state.overdue_running -= overdue
-        if limit is not None and run_state.step - job_table.number("version", row) > limit:
+        most = min(math.inf if limit is None else limit, self.plan.memory.steps if overdue else math.inf)
+        if run_state.step - job_table.number("version", row) > most:
             self._drop([row], "stale")
         elif overdue:
             run_state.overdue.append(row)
@@ -274,6 +278,7 @@ class EventLoop:
         self._forget(unused)  # only now: after a fork, a job just cancelled may continue one of these
         with self.clock.part("record"):
             self.records.step(self._with_known(result, cause, void), rows)
+        self._remember(cohort, len(present))
         run_state.step, run_state.step_us = run_state.step + 1, run_state.now_us
         run_state.lost = run_state.late = run_state.waits = 0
         run_state.handed = False
@@ -315,7 +320,7 @@ class EventLoop:
         self.run_state.moved_bytes += self.run_state.job_table.end(rows, status, step)
 
     def _arrivals(self, cohort: Cohort, rows: Ints, present: int) -> StepInput:
-        run_state, clients, audit = self.run_state, cohort.clients, self.plan.audit
+        run_state, clients = self.run_state, cohort.clients
         staleness = run_state.step - cohort.versions
         run_state.client_records.use(clients[:present], run_state.step, staleness[:present])
         return StepInput(
@@ -331,8 +336,26 @@ class EventLoop:
             needed=self._needed(present),
             jobs=cohort.ids,
             inclusion=run_state.job_table.table["inclusion"][rows],
-            audit=audit.cohort(run_state.step, run_state.now_us, run_state.client_records) if audit else None,
+            audit=self._audited(clients),
         )
+
+    def _audited(self, arrived: Ints) -> Cohort | None:
+        """Return the jobs of this step's audit, if it has one; `arrived` are the clients whose updates came."""
+        run_state, audit = self.run_state, self.plan.audit
+        step, now_us = run_state.step, run_state.now_us
+        if audit is None or not audit.due(step):
+            return None
+        held = run_state.remembered.held(self.plan.memory, step, now_us)
+        held[arrived] = True
+        return audit.cohort(step, now_us, run_state.client_records, held)
+
+    def _remember(self, cohort: Cohort, present: int) -> None:
+        """Note whose updates the server remembers after a step: the first `present` of the cohort, others came late."""
+        run_state, step = self.run_state, self.run_state.step
+        order = np.argsort(cohort.versions[present:], kind="stable") + present
+        clients = np.concatenate([cohort.clients[order], cohort.clients[:present]])
+        steps = np.concatenate([cohort.versions[order], np.full(present, step)])
+        run_state.remembered.keep(self.plan.memory, clients, steps, run_state.now_us, step)
 
     def _needed(self, present: int) -> Ints:
         """Return the versions that other jobs than the first `present` of the buffer start from, now or later."""

@@ -17,6 +17,7 @@ from fedsim.engine.client_records import ClientRecords
 from fedsim.engine.costs import Costs
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.pacing import Pacing
+from fedsim.engine.remembered import Memory, Remembered
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.selector import State as SelectorState
 from fedsim.server.rule import StartFrom
@@ -144,6 +145,7 @@ class Plan:
     droppers: Droppers | None = None
     """Clients whose updates never arrive."""
     audit: Audit | None = None
+    memory: Memory = field(default_factory=Memory)
     start: StartFrom = "current"
     """The model that jobs start from; see `fedsim.server.rule.Algorithm.start`."""
     inclusion: bool = False
@@ -175,10 +177,13 @@ class RunState:
     overdue_running: int = 0
     """Number of running jobs that are already too late for their step."""
     client_records: ClientRecords = field(init=False)
+    remembered: Remembered = field(init=False)
     selector_state: SelectorState = field(default_factory=dict)
     deadlines: int = 0
     """Number of deadlines set so far; the last one is valid while `armed`."""
     armed: bool = False
+    stepped: bool = False
+    """Whether the run ended with a step of this instant, before free places were filled; a fork fills them."""
     handed: bool = False
     """Whether a job was dispatched since the last step."""
     deadline_us: int = -1
@@ -203,6 +208,7 @@ class RunState:
 
     def __post_init__(self) -> None:
         self.client_records = ClientRecords.of(self.n_clients)
+        self.remembered = Remembered.of(self.n_clients)
 
     def state(self) -> dict[str, Any]:
         """Return all fields as plain values and arrays, for a checkpoint."""
@@ -211,6 +217,7 @@ class RunState:
             "heap": np.array(self.heap, dtype=np.int64).reshape(-1, 4),
             "job_table": self.job_table.state(),
             "client_records": self.client_records.columns(),
+            "remembered": {"step": self.remembered.step, "time_us": self.remembered.time_us},
         }
 
     @staticmethod
@@ -221,6 +228,7 @@ class RunState:
         run_state.job_table = JobTable.restored(state["job_table"])
         columns = state["client_records"].items()
         run_state.client_records = ClientRecords(**{name: np.array(column) for name, column in columns})
+        run_state.remembered = Remembered(**{name: np.array(c) for name, c in state["remembered"].items()})
         return run_state
 
     def arm(self, deadline_us: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -105,7 +106,10 @@ def jobs_do_their_drawn_share_of_local_steps(e: Evidence) -> Iterator[Violation]
     drawn = e.costs.shares(jobs["client"], e.nths)
     fits = share == drawn
     if e.dropout.partial and e.pacing.deadline_us is not None:
-        epochs = np.arange(1, e.costs.epochs) / e.costs.epochs
+        most = math.ceil(
+            drawn.max(initial=0) * e.costs.epochs
+        )  # completeness may draw more than the usual epochs
+        epochs = np.arange(1, most) / e.costs.epochs
         fits |= np.isin(share, epochs) & (share < drawn)
     for i, more in first(~fits):
         yield Violation("jobs", i, f"share {drawn[i]} of job {jobs['job'][i]}", str(share[i]), more)

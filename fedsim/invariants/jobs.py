@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -91,7 +92,7 @@ def the_pacing_allows_the_status_of_each_job(e: Evidence) -> Iterator[Violation]
     possible = {
         "late": pacing.cancels,
         "remembered": pacing.late == "history",
-        "stale": pacing.max_staleness is not None,
+        "stale": _most_stale(e) is not None,
         "void": pacing.minimum > 0 and pacing.late != "keep",
         "nonfinite": e.status != "planned",
     }
@@ -150,21 +151,32 @@ def updates_are_used_by_the_first_step_after_arrival(e: Evidence) -> Iterator[Vi
 
 
 def updates_beyond_max_staleness_are_marked_stale(e: Evidence) -> Iterator[Violation]:
-    """An update older than `max_staleness` at its arrival is `stale`, and no other is."""
+    """An update older at its arrival than `max_staleness`, or than the memory if late, is `stale`, and no other is."""
     e.need_closed()
-    limit = e.pacing.max_staleness
+    limit = _most_stale(e)
     if limit is None:
         return
     times, jobs = e.steps["time_us"], e.jobs
     status, end, version = jobs["status"], jobs["end_us"], jobs["version"]
     least, most = (np.searchsorted(times, end, side) - version for side in ("left", "right"))
-    too_old = (status == "aggregated") & (least > limit)
+    too_old = np.isin(status, ("aggregated", "remembered")) & (least > limit)
     young = (status == "stale") & (most <= limit)
     if not e.ended:
         young &= most < limit  # the last step may be missing
     for i, more in first(too_old | young):
-        wanted = f"stale jobs to be over {limit} steps old at their arrival, others not"
+        wanted = f"stale jobs to be over {limit:g} steps old at their arrival, others not"
         yield Violation("jobs", i, wanted, f"{status[i]} at {least[i]} to {most[i]} steps", more)
+
+
+def _most_stale(e: Evidence) -> float | None:
+    """Return the steps by which an update may be stale and still be of use; None if there is no limit.
+
+    In runs with `late = "history"` updates of the step itself are not stale, and late ones must fit the rule's memory.
+    """
+    of_pacing = math.inf if e.pacing.max_staleness is None else e.pacing.max_staleness
+    of_rule = e.algorithm.needs.memory if e.pacing.late == "history" else math.inf
+    limit = min(of_pacing, of_rule)
+    return None if math.isinf(limit) else limit
 
 
 def finished_transfers_moved_the_whole_payload(e: Evidence) -> Iterator[Violation]:

@@ -21,13 +21,14 @@ from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import UNSEEN, FederatedData
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only
+from fedsim.engine.remembered import Memory
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
 from fedsim.runs.combinations import TAKE_SPEEDS, check_ends, check_parts, check_precision, without_time
 from fedsim.runs.inputs import InputCache, RunInputs
 from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size, updates_size
 from fedsim.server.history_storage import HistoryPlan
-from fedsim.server.rule import Algorithm, GramLevel, Needs
+from fedsim.server.rule import GramLevel, Needs
 from fedsim.server.spec import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
 from fedsim.training.client_method import ClientMethod
@@ -194,7 +195,7 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     config = config.settled(mode, server.updates or cast(HistoryPlan, server.history))
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     check_ends(config, world)
-    plan = _plan(config, inputs, network, bench, selector, server.algorithm())
+    plan = _plan(config, inputs, network, bench, selector, server)
     return RunSpec(config, data, trace, world, plan, bench, server, network, asked, inputs.files)
 
 
@@ -297,9 +298,10 @@ def _plan(
     network: Network,
     bench: WorkbenchSpec,
     selector: Selector,
-    algorithm: Algorithm,
+    server: ServerSpec,
 ) -> Plan:
-    sizes, facts = inputs.data.train.sizes, _facts(inputs)
+    sizes, facts, algorithm = inputs.data.train.sizes, _facts(inputs), server.algorithm()
+    most = server.history.remembered if server.history else None
     return Plan(
         pacing=config.pacing.pacing(),
         selector=selector,
@@ -310,7 +312,8 @@ def _plan(
         evaluate=_evaluate(config, inputs.data, bench),
         dropout=config.dropout.handling(),
         droppers=Droppers.among(bench.adversaries, config.seed_of("world")),
-        audit=_audit(config, algorithm.needs.memory),
+        audit=_audit(config),
+        memory=Memory(algorithm.needs.memory, server.memory_us, most),
         start=algorithm.start,
         inclusion=algorithm.needs.inclusion != "none",
     )
@@ -330,10 +333,10 @@ def _evaluate(config: RunConfig, data: FederatedData, bench: WorkbenchSpec) -> E
     )
 
 
-def _audit(config: RunConfig, memory: float) -> Audit | None:
-    """Return when and on whom the run audits; `memory` is that of the aggregation rule."""
+def _audit(config: RunConfig) -> Audit | None:
+    """Return when and on whom the run audits."""
     audit = config.audit
-    return Audit(audit.every, audit.clients, memory, config.seed_of("train")) if audit.every else None
+    return Audit(audit.every, audit.clients, config.seed_of("train")) if audit.every else None
 
 
 def _facts(inputs: RunInputs) -> Facts:

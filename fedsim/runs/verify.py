@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from fedsim.records.file_names import CONFIG, MANIFEST, MODEL, PERSONAL, WORLD
 from fedsim.records.manifest import read_manifest
 from fedsim.records.schemas import TABLES
 from fedsim.records.truncation import cut_tables
-from fedsim.runs.fork import At, fork
+from fedsim.runs.build import RunSpec
+from fedsim.runs.fork import At
+from fedsim.runs.fork.branch import Branch
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, Workers, resources
 from fedsim.runs.result import Result
@@ -120,19 +122,20 @@ def _check_steps(steps: tuple[int, int], most: int | None, folder: Path) -> None
 def _forked(config: RunConfig, place: Path, workers: Workers, device: Device) -> Path:
     parent = config.parent
     assert parent is not None
-    result = fork(
-        parent.run,
-        At(time_us=parent.forked_us) if parent.forked_at == "time" else At(step=parent.forked_step),
-        parent.changes,
-        keep_online=parent.kept_online or (),
-        name="run",
-        out=place,
-        workers=workers,
-        device=device,
-        progress=False,
-    )
-    _require_done(result)
-    return result.folder
+    at = At(time_us=parent.forked_us) if parent.forked_at == "time" else At(step=parent.forked_step)
+    branch = Branch.of(Path(parent.run), at, tuple(parent.changes), tuple(parent.kept_online or ()), "run")
+    cache = InputCache.of(branch.config, branch.trace)
+    with resources(branch.config, cache, workers=workers, device=device) as rooms:
+        session = branch.forked(place / "run", rooms, force=False)
+        session.spec = _without_wall(session.spec)
+        _require_done(session.run(lambda progress: None))
+    return place / "run"
+
+
+def _without_wall(spec: RunSpec) -> RunSpec:
+    """Return the run without a limit of wall time, which did not end it."""
+    stop = replace(spec.plan.stop, wall_s=None)
+    return replace(spec, plan=replace(spec.plan, stop=stop))
 
 
 def _require_done(result: Result) -> None:
@@ -151,7 +154,7 @@ def _run(
 ) -> None:
     cache = InputCache.of(config, read_trace(folder / WORLD))
     with resources(config, cache, workers=workers, device=device) as place:
-        spec = place.prepare(config)
+        spec = _without_wall(place.prepare(config))
         spec.check_data(read_manifest(folder), folder)
         if steps is None:
             _require_done(Session.create(spec, again, place.pool, Stopwatch()).run(lambda progress: None))

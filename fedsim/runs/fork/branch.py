@@ -80,7 +80,7 @@ def fork(
     given = Given.of(task, model)
     read_manifest(parent)  # raises for other folders
     with given.of_run(parent, parent / CONFIG), watched(watch, progress) as watcher:
-        branch = _Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
+        branch = Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
         refuse_parent(folder := out / branch.child.name, parent)
         cache = InputCache.of(branch.config, branch.trace)
         with resources(branch.config, cache, workers=workers, device=device) as place:
@@ -88,7 +88,7 @@ def fork(
 
 
 @dataclass(frozen=True, slots=True)
-class _Branch:
+class Branch:
     """A parent and the changes of its fork."""
 
     parent: Path
@@ -109,7 +109,7 @@ class _Branch:
     @staticmethod
     def of(
         parent: Path, at: At, sets: tuple[str, ...], keep_online: tuple[int, ...], name: str | None
-    ) -> _Branch:
+    ) -> Branch:
         """Read the parent and check the changes. Raises ConfigError."""
         manifest = read_manifest(parent)
         config = load_config(parent / CONFIG)[0]
@@ -123,7 +123,7 @@ class _Branch:
         _check_at(at, manifest, parent)
         _check_stop(child, at.step or 0, at.time_us or 0)
         trace = read_trace(parent / WORLD)
-        return _Branch(parent, at, sets, keep_online, manifest, config, trace, before, raw, child)
+        return Branch(parent, at, sets, keep_online, manifest, config, trace, before, raw, child)
 
     def forked(self, folder: Path, place: Resources, force: bool) -> Session:
         """Repeat the parent in `folder` until the fork, and return the session of the child."""
@@ -176,7 +176,7 @@ class _Branch:
         return spec
 
 
-def _begin_folder(folder: Path, branch: _Branch, saved: State | None, force: bool) -> None:
+def _begin_folder(folder: Path, branch: Branch, saved: State | None, force: bool) -> None:
     """Make the fork's folder, with the parent's configuration and its tables up to a checkpoint."""
     make_folder(folder, "child", force=force, manifest={"name": branch.child.name, "status": "running"})
     shutil.copy(branch.parent / CONFIG, folder / CONFIG)

@@ -40,7 +40,7 @@ def _run_state(
     run_state, config, child = RunState.restored(state["run_state"]), before.config, after.config
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
-        run_state.evaluate_us = -(-run_state.now_us // every_us) * every_us if every_us else 0
+        run_state.evaluate_us = -(-now_us // every_us) * every_us if every_us else 0
     frees_places = keep_online or child.pacing != config.pacing or child.dropout != config.dropout
     if frees_places:
         run_state.now_us = now_us
@@ -73,7 +73,9 @@ def _require_single_steps(run_state: RunState, rule: str) -> None:
 
 def _stop_settings(config: RunConfig) -> tuple[object, ...]:
     """Return the settings on which the record of the stop rule (best value, patience) depends."""
-    return config.stop, config.evaluate.split, config.evaluate.clients
+    stop, evaluate = config.stop, config.evaluate
+    watched = stop.metric, stop.split, stop.rising, stop.target, stop.patience, stop.least
+    return (*watched, evaluate.split, evaluate.clients)
 
 
 def _trainer(state: State, before: RunSpec, after: RunSpec) -> dict[str, Any]:

@@ -9,54 +9,27 @@ from numpy.typing import NDArray
 
 from fedsim.common.arrays import Ints
 from fedsim.data.federated_data import UNSEEN
-from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import STATUSES
+from fedsim.engine.remembered import Memory
+from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.recorder import Recorder
 from fedsim.runs.build import RunSpec
-from fedsim.server.spec import ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort
 
-_REMEMBERED = STATUSES.index("remembered")
 _LOSSES = 2 / 3
 """What an audit's two forward passes over a client's samples cost, in passes of training."""
-
-
-class Window:
-    """Counts the updates of absent clients that a server remembers at each step."""
-
-    def __init__(self, server: ServerSpec) -> None:
-        self.memory, self.memory_us = server.algorithm().needs.memory, server.memory_us
-        self.most = server.n_clients if server.history is None else server.history.remembered
-        self._step, self._us = (np.full(server.n_clients, -1, dtype=np.int64) for _ in range(2))
-
-    def step(self, step: int, now_us: int, present: Ints, kept: Ints) -> int:
-        """Return how many updates of absent clients are remembered; then remember those of the clients in `kept`."""
-        if not self.memory:
-            return 0
-        remembered = self._remembered(step, now_us)
-        remembered[present] = False
-        self._step[kept], self._us[kept] = step, now_us
-        alive = np.flatnonzero(self._remembered(step + 1, now_us))
-        excess = len(alive) - self.most
-        if excess > 0:  # the oldest are dropped, of equal age those of the lowest client numbers
-            self._step[alive[np.argsort(self._step[alive], kind="stable")[:excess]]] = -1
-        return int(remembered.sum())
-
-    def _remembered(self, step: int, now_us: int) -> NDArray[np.bool_]:
-        recent = (self._step >= 0) & (step - self._step <= self.memory)
-        return recent & (now_us - self._us <= self.memory_us) if self.memory_us else recent
 
 
 @dataclass
 class Tally:
     """Counts the events of a run, and passes them on to a Recorder if it has one."""
 
-    job_table: JobTable
-    window: Window
+    run_state: RunState
+    memory: Memory
     recorder: Recorder | None = None
     staleness: list[Ints] = field(default_factory=list)
     step_us: list[int] = field(default_factory=list)
@@ -72,15 +45,12 @@ class Tally:
         columns = result().columns
         self.step_us.append(columns["time_us"])
         self.waits += columns["waits"]
-        ended = self.job_table.table[rows]
+        ended = self.run_state.job_table.table[rows]
         used = ended["step"] >= 0
         self.staleness.append((ended["step"] - ended["version"])[used])
-        kept = used | (ended["status"] == _REMEMBERED)
-        self.remembered.append(
-            self.window.step(
-                columns["step"], columns["time_us"], ended["client"][used], ended["client"][kept]
-            )
-        )
+        held = self.run_state.remembered.held(self.memory, columns["step"], columns["time_us"])
+        held[ended["client"][used]] = False
+        self.remembered.append(int(held.sum()))
         if self.recorder is None:
             self.crowded()
         else:
@@ -91,7 +61,7 @@ class Tally:
         if self.recorder is not None:
             self.recorder.crowded()
             return
-        codes, counts = np.unique(self.job_table.take()["status"], return_counts=True)
+        codes, counts = np.unique(self.run_state.job_table.take()["status"], return_counts=True)
         for status, n in zip(codes.tolist(), counts.tolist(), strict=True):
             self.jobs[STATUSES[status]] = self.jobs.get(STATUSES[status], 0) + n
 

@@ -27,7 +27,7 @@ from fedsim.execution.actor_pool import workers_of
 from fedsim.records.plan_folder import begin, finish
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.plan.event_counts import CountingTrainer, Tally, Window
+from fedsim.runs.plan.event_counts import CountingTrainer, Tally
 from fedsim.runs.plan.time_estimate import wall_s
 from fedsim.runs.resources import one_thread
 from fedsim.runs.simulate import refuse_fork
@@ -124,7 +124,7 @@ def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> Plan
         sizes = spec.data.train.sizes
         recorder = begin(out / config.name, config, sizes, run_state.job_table, force=force)
     started = time.perf_counter()
-    tally = Tally(run_state.job_table, Window(spec.server), recorder)
+    tally = Tally(run_state, spec.plan.memory, recorder)
     trainer = CountingTrainer(spec, ahead=workers > 0)
     unwatched = replace(spec.plan, stop=replace(spec.plan.stop, metric=None))  # nothing is evaluated
     event_loop = EventLoop(spec.world, unwatched, trainer, tally, run_state)

@@ -198,23 +198,49 @@ def test_an_error_ends_the_run_with_any_number_of_workers(
 
 
 def test_those_go_first_of_whom_the_server_has_a_row() -> None:
-    known = ClientRecords.of(20)
-    known.last_step[:] = [9, 8, 5, 4, *[-1] * 16]
+    known, held = ClientRecords.of(20), np.arange(20) < 3
     known.dispatched[:] = np.arange(20)
-    audit = Audit(every=5, clients=6, memory=5, seed=1)
-    assert audit.cohort(0, 0, known) is None
-    assert audit.cohort(9, 0, known) is None
-    drawn = [audit.cohort(step, 77, known) for step in (10, 10)]
-    first, again = (c for c in drawn if c is not None)
+    audit = Audit(every=5, clients=6, seed=1)
+    assert [step for step in range(12) if audit.due(step)] == [5, 10]
+    first, again = (audit.cohort(10, 77, known, held) for _ in range(2))
     assert set(first.clients.tolist()) >= {0, 1, 2}
     assert len(set(first.clients.tolist())) == 6
     assert first.clients.tolist() == again.clients.tolist() == sorted(first.clients.tolist())
     assert first.nths.tolist() == first.clients.tolist()
     assert (first.dispatch_us == 77).all()
     assert (first.ids < 0).all()
-    chosen = Audit(every=5, clients=2, memory=5, seed=1).cohort(10, 0, known)
-    assert chosen is not None
+    chosen = Audit(every=5, clients=2, seed=1).cohort(10, 0, known, held)
     assert set(chosen.clients.tolist()) < {0, 1, 2}
+
+
+LATE = {"preset": "deadline", "clients": 5, "deadline": "90s", "late": "history"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"pacing": BUFFERED, "algorithm": {"name": "fedfv", "tau": 2}},
+        {"pacing": LATE},
+        {"pacing": LATE, "algorithm": {"name": "fedfv", "tau": 1}},
+        {"pacing": LATE, "memory": {"slots": 3}},
+        {"memory": {"slots": 3}},
+        {"algorithm": {"name": "fedlf", "memory": "10min"}},
+    ],
+    ids=["sync", "window", "late", "late window", "late capped", "capped", "time"],
+)
+def test_those_go_first_whatever_the_pacing_and_the_memory(changes: dict[str, Any], tmp_path: Path) -> None:
+    """The table of conflicts tells whose rows the server had."""
+    wanted = {"every": 1, "clients": 5}
+    config = small(**changes, stop={"steps": 24}, audit=wanted, record={"conflicts": "model"})
+    opened = analysis.open_run(run(config, tmp_path).folder)
+    had = opened.frame("conflicts").query("block == -1").groupby("step")["client"].agg(set)
+    sizes = set()
+    for step, rows in opened.frame("audit").groupby("step"):
+        audited_clients = set(rows["client"])
+        sizes.add(len(had[step]) >= 5)
+        assert audited_clients <= had[step] if len(had[step]) >= 5 else audited_clients > had[step]
+    assert True in sizes
 
 
 def test_an_audit_is_cut_so_that_its_rows_take_little_memory() -> None:

@@ -5,6 +5,7 @@ In the plain world a job of client 0, 1, 2 takes 3, 5 and 9 seconds: one second 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -22,6 +23,7 @@ from fedsim.engine.costs import Chance, Completeness, Costs, Jitter
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.pacing import Late, Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.engine.record_words import STATUSES
+from fedsim.engine.remembered import Memory
 from fedsim.engine.selector import Clients, Facts, View, stateless
 from fedsim.engine.state import Dropout, Evaluate, Plan, RunState, Stop
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
@@ -113,6 +115,7 @@ def plan(pacing: Pacing, stop: Stop, select: Callable[[View, int, np.random.Gene
         stop,
         seed=0,
         evaluate=Evaluate(every_steps=2),
+        memory=Memory(math.inf),
     )
 
 
@@ -429,6 +432,21 @@ def test_a_time_limit_ends_the_run_at_that_time() -> None:
     assert [j for j in log.jobs if j[1] == "unfinished"] == [(10, "unfinished", c, 1) for c in range(3)]
 
 
+def test_a_run_that_ended_within_an_instant_goes_on_as_a_longer_one() -> None:
+    """Clients 0 and 2 arrive at 9 s, at the fourth and the fifth step, while client 1 works on until 10 s."""
+    pacing = replace(fedbuff(3, 1), refill="step")
+    longer, _, _ = run(pacing, world(), Stop(steps=12))
+    assert [t for t, _, _ in longer.steps[2:6]] == [6, 9, 9, 10]
+    log, trainer = Log(), StrictTrainer()
+    for steps in (5, 12):
+        settled = plan(pacing, Stop(steps=steps), lowest_first)
+        event_loop = EventLoop(world(), settled, trainer, log, log.run_state)
+        event_loop.run()
+    event_loop.abandon()
+    log.crowded()
+    assert (log.steps, log.jobs) == (longer.steps, longer.jobs)
+
+
 def test_fedasync_steps_at_every_arrival() -> None:
     log, _, _ = run(fedasync(3), world(), Stop(steps=6))
     assert log.steps == [
@@ -486,6 +504,19 @@ def test_a_late_job_that_is_lost_is_not_tried_again() -> None:
     for faults, attempts in (([(1, 4, 5)], {0}), ([(0, 1, 1.5)], {0, 1})):
         log, _, _ = run(late, world(faults=faults), Stop(steps=3), dropout=Dropout(retries=1))
         assert set(log.attempts) == attempts
+
+
+def test_who_is_later_than_the_memory_refreshes_nothing() -> None:
+    """The job of client 1, of 5 s, is one step late; that of client 2, which arrives with the third step, three."""
+    late = replace(overselect(1, 2), late="history")
+    for steps, statuses in (
+        (3, ["remembered", "remembered"]),
+        (2, ["remembered", "stale"]),
+        (0, ["stale", "stale"]),
+    ):
+        log, _, _ = run(late, world(), Stop(steps=4), memory=Memory(steps))
+        ended = {client: status for _, status, client, version in log.jobs if version == 0}
+        assert [ended[1], ended[2]] == statuses
 
 
 def test_who_is_later_than_the_limit_refreshes_nothing() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from fedsim.common.units import US
 from fedsim.engine.pacing import sync
+from fedsim.engine.remembered import Memory
 from fedsim.engine.state import Dropout, Evaluate, Kind, RunState, Stop
 from timelines import plan_of
 
@@ -56,17 +57,16 @@ def test_jobs_that_are_too_late_already_run_but_do_not_work() -> None:
 
 def test_a_run_begins_with_nothing() -> None:
     run_state = RunState(3)
-    values = {f.name: getattr(run_state, f.name) for f in fields(run_state)} | {
-        "job_table": None,
-        "client_records": None,
-    }
+    tables = ("job_table", "client_records", "remembered")
+    values = {f.name: getattr(run_state, f.name) for f in fields(run_state) if f.name not in tables}
     unset = {"deadline_us": -1, "wake_us": -1, "evaluated": -1, "lost_us": -1, "n_clients": 3}
     assert values.pop("best") != values.get("best"), "not a number"
     empty: dict[str, Any] = {"heap": [], "buffer": [], "overdue": [], "lost_now": [], "selector_state": {}}
-    false = dict.fromkeys(("begun", "armed", "handed", "reached"), False)
-    zero = {name: 0 for name in values if name not in {*unset, *empty, *false, "job_table", "client_records"}}
-    assert values == unset | empty | false | zero | {"job_table": None, "client_records": None}
+    false = dict.fromkeys(("begun", "armed", "handed", "reached", "stepped"), False)
+    zero = {name: 0 for name in values if name not in {*unset, *empty, *false}}
+    assert values == unset | empty | false | zero
     assert len(run_state.client_records.dispatched) == 3
+    assert run_state.remembered.step.tolist() == [-1, -1, -1]
 
 
 def test_what_is_restored_is_what_was_saved() -> None:
@@ -76,14 +76,17 @@ def test_what_is_restored_is_what_was_saved() -> None:
     run_state.arm(6)
     heapq.heappush(run_state.heap, (12, int(Kind.ARRIVE), 2, 0))
     run_state.client_records.dispatch(1, step=4)
+    run_state.remembered.keep(Memory(2), np.array([1]), np.array([3]), 11, 4)
     run_state.selector_state = {"turn": np.array([1, 2])}
     again = RunState.restored(run_state.state())
     for f in fields(RunState):
-        if f.name not in ("job_table", "client_records"):
+        if f.name not in ("job_table", "client_records", "remembered"):
             np.testing.assert_equal(getattr(again, f.name), getattr(run_state, f.name))
     assert [heapq.heappop(again.heap) for _ in range(2)] == [(12, 0, 2, 0), (17, 2, -1, 1)]
     for name, column in run_state.client_records.columns().items():
         np.testing.assert_array_equal(getattr(again.client_records, name), column)
+    np.testing.assert_array_equal(again.remembered.step, [-1, 3, -1])
+    np.testing.assert_array_equal(again.remembered.time_us, [-1, 11, -1])
     again.client_records.lose(1)
     assert run_state.client_records.lost[1] == 0, "what was saved stays as it was"
     with pytest.raises(KeyError):

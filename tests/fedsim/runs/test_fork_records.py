@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pandas.testing import assert_frame_equal
 from typer.testing import CliRunner
@@ -192,3 +193,54 @@ def test_its_configuration_alone_is_refused_with_the_command_that_makes_it(
     assert again.exit_code == 0, again.output
     assert read_manifest(tmp_path / "c" / child.folder.name)["digest"] == child.digest
     assert reproduction(child.folder, 6, config).startswith("fedsim resume ")
+
+
+EQUAL = {
+    "scenario": "always_on",
+    "options": {
+        "devices": {"compute_sigma": 0, "downlink_sigma": 0, "uplink_sigma": 0, "fault_every": "never"}
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("pacing", "steps"),
+    [
+        ({"preset": "fedasync", "concurrency": 4}, 8),
+        ({"preset": "fedbuff", "concurrency": 4, "buffer": 2}, 4),
+    ],
+    ids=["fedasync", "fedbuff"],
+)
+def test_from_the_last_step_on_it_goes_on_as_a_longer_run(
+    pacing: dict[str, Any], steps: int, tmp_path: Path
+) -> None:
+    """Devices are equally fast, so that the last steps of the parent are of one instant."""
+    costs = {"payload": "5 MB", "compute_scale": 1e-9}
+    changes: dict[str, Any] = {"world": EQUAL, "pacing": pacing, "cost": costs}
+    short, long = (run(small(stop={"steps": n}, **changes), tmp_path / str(n)) for n in (steps, 2 * steps))
+    times = table(short.folder, "steps").time_us.tolist()
+    assert times[-1] == times[-2]
+    fork = branch(short.folder, At(step=steps - 1), f"stop.steps={2 * steps}", out=tmp_path / "fork")
+    assert (read_manifest(fork.folder)["ended_by"], fork.digest) == ("steps", long.digest)
+
+
+def test_another_end_leaves_the_record_of_the_best_value(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"evaluate": {"every_steps": 1}, "train": {"batch_size": 10, "lr": 1.0}}
+    long = run(small(stop={"steps": 60, "patience": 3}, **changes), tmp_path / "long")
+    steps = read_manifest(long.folder)["steps"]
+    assert steps < 60
+    short = run(small(stop={"steps": steps - 1, "patience": 3}, **changes), tmp_path / "short")
+    fork = branch(short.folder, At(step=steps - 2), "stop.steps=60", out=tmp_path / "fork")
+    assert (read_manifest(fork.folder)["steps"], fork.digest) == (steps, long.digest)
+
+
+def test_one_by_time_is_not_evaluated_before_it_begins(tmp_path: Path) -> None:
+    """It begins just before an event, and between that and the one before lies its interval of evaluations."""
+    parent = run(small(evaluate={"every_steps": 0}), tmp_path)
+    ends_us = np.unique(table(parent.folder, "jobs").end_us)
+    before_us, next_us = ends_us[ends_us > table(parent.folder, "steps").time_us[0]][:2].tolist()
+    every_us = (before_us + next_us) // 2
+    at = At(time_us=next_us - 1)
+    fork = branch(parent.folder, at, f"evaluate.every={every_us}us", out=tmp_path / "fork")
+    times = set(table(fork.folder, "evals").time_us)
+    assert min(times - {0}) == 2 * every_us > next_us

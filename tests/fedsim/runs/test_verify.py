@@ -41,6 +41,17 @@ def test_a_run_repeats(whole: Path) -> None:
     assert sorted(p.name for p in whole.iterdir()) == before
 
 
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_limit_of_wall_time_does_not_end_the_repetition(
+    forked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(small(stop={"steps": 8, "wall": "1h"}), tmp_path).folder
+    if forked:
+        folder = fork(folder, At(step=2), out=tmp_path / "fork", workers=0).folder
+    monkeypatch.setattr(Checkpointer, "spent_s", 7200.0)
+    assert not any(differences(folder).values())
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize("forked", [False, True])
 def test_a_signal_is_no_verdict(
