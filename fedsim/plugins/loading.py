@@ -74,7 +74,7 @@ def read_once() -> Iterator[None]:
 def sources(plugins: Iterable[str]) -> dict[str, Source]:
     """Return the files that names of plug-ins refer to, by the path there, as `load` reads them."""
     paths = {where for where, _, _ in (name.rpartition(":") for name in plugins) if where.endswith(".py")}
-    return {path: _source(path) for path in sorted(paths)}
+    return {path: _provided.get(path) or _source(path) for path in sorted(paths)}
 
 
 def provide(files: Mapping[str, Source]) -> None:

@@ -34,8 +34,12 @@ def _version(package: str) -> str:
 
 def code(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the sha256 of each plug-in file in a resolved configuration, by its path there, as runs read it."""
-    names = [text for text in _texts(config) if Path(text.rpartition(":")[0]).is_file()]
-    return {path: source.sha256 for path, source in plugins.sources(names).items()}
+    return {path: source.sha256 for path, source in plugin_files(config).items()}
+
+
+def plugin_files(config: Mapping[str, Any]) -> dict[str, plugins.Source]:
+    """Return the plug-in files in a resolved configuration by their paths there, as runs read them."""
+    return plugins.sources(text for text in _texts(config) if Path(text.rpartition(":")[0]).is_file())
 
 
 def _texts(value: Any) -> Iterator[str]:

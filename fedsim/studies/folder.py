@@ -6,6 +6,8 @@ removed, so the three files alone let a study be compared, and be continued on a
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,7 +21,7 @@ import tomli_w
 from fedsim import analysis
 from fedsim.analysis.opening.study_file import study_of
 from fedsim.common.errors import ConfigError, Error, FolderError
-from fedsim.common.files import make_directory, write_json, write_text
+from fedsim.common.files import from_json, make_directory, write_json, write_text
 from fedsim.config.run import RunConfig
 from fedsim.config.study.study import StudyConfig
 from fedsim.records.existing_run import (
@@ -70,7 +72,7 @@ class StudyFolder:
             raise FolderError(
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
-        self._results = read_results(path)
+        self._results, self._digests = read_results(path), _config_digests(path / STUDY)
         others = sorted(self._results.keys() - {cell.folder for cell in cells})
         self._others = [self._results.pop(other) for other in others] if keep_others else []
         refused = [] if keep_others else others
@@ -101,6 +103,9 @@ class StudyFolder:
         folder, results = self.path / cell.folder, self._results.get(cell.folder)
         if results and not folder.exists() and (stored := self._stored.get(cell.folder)):
             changed = tuple(differences(stored, cell.config, stored.memory))
+            former = self._digests.get(cell.folder, config_digest(cell.config))
+            if not changed and former != config_digest(cell.config):
+                changed = (f"{STUDY_CONFIG} was edited after its results",)
             return ExistingRun(State("done", results[0].digest), changed)
         return run_in(folder, cell.config)
 
@@ -221,7 +226,24 @@ class StudyFolder:
             "tune": None if tune is None else tune.model_dump(mode="json", exclude_none=True),
             "published": None if published is None else published.model_dump(mode="json", exclude_none=True),
             "cells": [
-                {"levels": cell.levels, "seed": cell.seed, "folder": cell.folder} | asdict(state)
+                {"levels": cell.levels, "seed": cell.seed, "folder": cell.folder}
+                | {"config": config_digest(cell.config)}
+                | asdict(state)
                 for cell, state in zip(self.cells, self.states, strict=True)
             ],
         }
+
+
+def config_digest(config: RunConfig) -> str:
+    """Return 16 hexadecimal digits that depend on the keys of a configuration that differ from their defaults."""
+    keys = config.model_dump(mode="json", exclude_defaults=True)
+    return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _config_digests(file: Path) -> dict[str, str]:
+    """Return the digests of the configurations with which the cells in `study.json` were run, by folder."""
+    try:
+        cells = from_json(file.read_text(encoding="utf-8"))["cells"]
+        return {cell["folder"]: cell["config"] for cell in cells if "config" in cell}
+    except (OSError, ValueError, KeyError, TypeError):  # opening the study says what is wrong with the file
+        return {}

@@ -87,6 +87,7 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     configs = _configs(combinations, raws, source, lambda: [*_whole(study, source)] if study.only else [])
     _check_split(study, combinations, configs, source)
     _check_seeds(study, combinations, configs, source)
+    _check_clients(study, configs, source)
     pairs = product(zip(combinations, configs, strict=True), study.seeds)
     return tuple(
         Cell(number, levels, config.model_copy(update=_name_and_seed(levels, seed)))
@@ -162,6 +163,19 @@ def _check_split(
             raise ConfigError(
                 f"{source}: compare.split: expected a split that all runs record, found {split!r}; recorded are "
                 f"{', '.join(recorded)}{where}"
+            )
+
+
+def _check_clients(study: StudyConfig, configs: Sequence[RunConfig], source: str) -> None:
+    """Refuse columns of `[published]` for clients that no run has, where configurations tell how many there are."""
+    counts = [config.task.clients for config in configs]
+    if study.published is None or None in counts:
+        return
+    most = max(n for n in counts if n is not None)
+    for name, number in study.published.clients.items():
+        if number >= most:
+            raise ConfigError(
+                f"{source}: published.clients.{name}: expected a client from 0 to {most - 1}, found {number}"
             )
 
 

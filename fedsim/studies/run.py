@@ -10,7 +10,7 @@ from typing import Literal
 
 import psutil
 
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.common import arguments
 from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error
 from fedsim.common.files import make_directory
@@ -23,6 +23,7 @@ from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, Source
 from fedsim.config.study.study import StudyConfig
 from fedsim.execution.actor_pool import workers_of
+from fedsim.records.environment import plugin_files
 from fedsim.records.run_folder import lock
 from fedsim.runs.build import prepare
 from fedsim.runs.inputs import InputCache
@@ -104,6 +105,7 @@ def opened(
 
 
 @arguments.checked
+@plugins.read_once()
 def run_study(board: Board, *, jobs: int | Literal["auto"] = "auto", device: Device = "auto") -> Outcome:
     """Run the unfinished cells of the board's folder. The Outcome lists the cells that fail.
 
@@ -114,8 +116,8 @@ def run_study(board: Board, *, jobs: int | Literal["auto"] = "auto", device: Dev
 
     Raises ConfigError, DataError or TraceError before anything is written if a combination of levels cannot be run, or
     if the processes need more memory than is free; FolderError if the data differ from those of cells that are done;
-    RunError if another process runs the study. At an interrupt the
-    running cells are saved; a second one raises KeyboardInterrupt.
+    RunError if another process runs the study. At an interrupt the running cells are saved; a second one raises
+    KeyboardInterrupt.
     """
     folder, interrupts, cache = board.folder, Interrupts(), InputCache()
     count = processes_of(jobs, folder)
@@ -131,13 +133,19 @@ def run_study(board: Board, *, jobs: int | Literal["auto"] = "auto", device: Dev
             with interrupts.handled():
                 if count > 1:
                     del cache  # each process has its own
-                    Pool(count, device, board, interrupts).run(queue)
+                    Pool(count, device, board, interrupts, _plugin_files(folder.left)).run(queue)
                 else:
                     _run_here(queue, board, CellRunner(device, interrupts, cache), interrupts)
         finally:
             folder.release()
     interrupted = interrupts.asked or board.interrupted
     return Outcome(folder.path, folder.count("done"), tuple(board.failed), interrupted)
+
+
+def _plugin_files(cells: Sequence[Cell]) -> dict[str, plugins.Source]:
+    """Return the files of the plug-ins that cells name, so that all processes run the same code."""
+    combinations = [next(iter(alike)) for alike in by_levels(cells)]
+    return {path: s for cell in combinations for path, s in plugin_files(cell.config.resolved()).items()}
 
 
 def processes_of(jobs: int | Literal["auto"], folder: StudyFolder) -> int:

@@ -39,6 +39,11 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
     fixed = [text for text in sets if not several(text)]
     if seeds is not None and (given := [text for text in fixed if text.partition("=")[0].strip() == "seed"]):
         raise ConfigError(f"--set {given[0]}: no effect, as --seeds gives the seeds: leave out one of them")
+    for text in fixed:
+        if text.partition("=")[0].strip() in values:
+            raise ConfigError(
+                f"--set {text}: no effect, as another --set gives this key several values: leave out one"
+            )
     run = changed(deepcopy(written), fixed)
     name, seed, arms = run.pop("name", path.stem), run.pop("seed", 0), run.pop("arms", {})
     if isinstance(arms, Mapping):

@@ -54,11 +54,18 @@ class _Worker:
 
 
 class Pool:
-    """Runs cells in processes, at most one in each."""
+    """Runs cells in processes, at most one in each; `files` are those of the cells' plug-ins."""
 
-    def __init__(self, jobs: int, device: Device, board: Board, interrupts: Interrupts) -> None:
+    def __init__(
+        self,
+        jobs: int,
+        device: Device,
+        board: Board,
+        interrupts: Interrupts,
+        files: Mapping[str, plugins.Source],
+    ) -> None:
         self.jobs, self.device, self.board, self.interrupts = jobs, device, board, interrupts
-        self._given = _pickled(plugins.all_given())
+        self._given, self._files = _pickled(plugins.all_given()), files
         self._workers: list[_Worker] = []
         self._tries: Counter[int] = Counter()
         self._stopping = False
@@ -81,7 +88,7 @@ class Pool:
         running = [worker.cell for worker in self._workers if worker.cell is not None]
         if not self.interrupts.asked:
             while len(self._workers) < min(self.jobs, len(queue) + len(running)):
-                self._workers.append(_started(self.device, self._given))
+                self._workers.append(_started(self.device, self._given, self._files))
             for worker in self._workers:
                 if worker.cell is None and (cell := queue.take(worker.last, running)) is not None:
                     worker.cell = worker.last = cell
@@ -165,9 +172,10 @@ def _pickled(given: Mapping[str, Any]) -> bytes:
     return bytes(cloudpickle.dumps(whole))
 
 
-def _started(device: Device, given: bytes) -> _Worker:
+def _started(device: Device, given: bytes, files: Mapping[str, plugins.Source]) -> _Worker:
     pipe, end_of_worker = _CONTEXT.Pipe()
-    process = _CONTEXT.Process(target=_serve, args=(end_of_worker, device, given), daemon=True)
+    args = end_of_worker, device, given, files, dict(os.environ)
+    process = _CONTEXT.Process(target=_serve, args=args, daemon=True)
     with _interrupts_blocked():
         process.start()
     end_of_worker.close()
@@ -191,8 +199,20 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _serve(pipe: Connection, device: Device, given: bytes) -> None:
-    """Run the cells that come through the pipe until it is closed. Exits with the process that started this one."""
+def _serve(
+    pipe: Connection,
+    device: Device,
+    given: bytes,
+    files: Mapping[str, plugins.Source],
+    environment: Mapping[str, str],
+) -> None:
+    """Run the cells that come through the pipe until it is closed. Exits with the process that started this one.
+
+    The plug-in files and the environment are those of that process now, not those at the start of the fork server.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
+    plugins.provide(files)
     threading.Thread(target=_exit_with_parent, name="parent", daemon=True).start()
     interrupts = Interrupts()
     with interrupts.handled(), suppress(EOFError, OSError, KeyboardInterrupt):

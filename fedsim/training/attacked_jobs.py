@@ -76,7 +76,7 @@ class Attackers:
         reports, after = self._trained(honest, relabel, struck & self._poisons[:, None], jobs)
         for i, client in enumerate(cohort.clients.tolist()):
             if client in self._rememberers:
-                after[i] = rows[i].cpu().clone() if reports.finite[i] else before[i]
+                after[i] = rows[i, : self._columns].cpu().clone() if reports.finite[i] else before[i]
         for i in np.flatnonzero(struck.any(axis=0)).tolist():
             update = rows[i, : self._columns]
             update[:], report = self._sent(cohort.job(i), struck[:, i], update, reports.report(i), before[i])

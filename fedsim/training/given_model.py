@@ -14,6 +14,10 @@ from torch import Tensor, nn
 from fedsim.common.errors import ConfigError, described
 
 _SHAPES = ("in_shape", "n_classes")
+SHARED = (
+    "two calls of the function return modules with the same parameters, which every run would train on: build them in "
+    "the function, or return copy.deepcopy(...)"
+)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -31,7 +35,8 @@ class GivenModel:
 
     def __init__(self, make: Callable[..., nn.Module]) -> None:
         self._make, self._takes = make, _parameters(make)
-        self._state: dict[str, Tensor] = {}
+        self._states: dict[tuple[tuple[int, ...], int], dict[str, Tensor]] = {}
+        """By sample shape and number of classes."""
         self._is_copy = self._starts_runs = False
 
     @property
@@ -48,7 +53,7 @@ class GivenModel:
                 f"model: expected a function that returns a torch.nn.Module, found one that returns {described(module)}"
             )
         if self._is_copy and not any(parameter.is_meta for parameter in module.parameters()):
-            module.load_state_dict(self._state)
+            module.load_state_dict(self._states[tuple(in_shape), n_classes])
         return module
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -64,21 +69,31 @@ class GivenModel:
     def digest(self, in_shape: tuple[int, ...], n_classes: int) -> str:
         """Return 32 hexadecimal digits that depend on the module's structure and on its state before training.
 
-        Raises ConfigError if two modules that torch's generator starts equally differ.
+        Raises ConfigError if two modules that torch's generator starts equally differ, or share parameters.
         """
         first, second = (self._built(in_shape, n_classes) for _ in range(2))
+        if share_parameters(first, second):
+            raise ConfigError(f"model: {SHARED}")
         if _digest(first) != _digest(second):
             raise ConfigError(
                 "model: two calls of the function return different modules with the same seed: draw initial values "
                 "from torch's default generator, and let nothing else vary"
             )
-        self._state = first.state_dict()
+        self._states[tuple(in_shape), n_classes] = first.state_dict()
         return _digest(first)
 
     def _built(self, in_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
             return self(in_shape=in_shape, n_classes=n_classes)
+
+
+def share_parameters(one: nn.Module, other: nn.Module) -> bool:
+    """Return whether two modules have a parameter in common, which training one of them changes in the other."""
+    first, second = (
+        {p.data_ptr() for p in each.parameters() if p.numel() and not p.is_meta} for each in (one, other)
+    )
+    return bool(first & second)
 
 
 def _parameters(make: Callable[..., nn.Module]) -> tuple[str, ...]:

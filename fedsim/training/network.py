@@ -18,6 +18,7 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError, short
 from fedsim.common.rng import torch_seed
 from fedsim.common.units import show_bytes
+from fedsim.training.given_model import SHARED, share_parameters
 from fedsim.training.modes import may_draw
 
 Shape = tuple[int, ...]
@@ -67,8 +68,13 @@ class Network:
         return max(second - first, 0)
 
     def initial(self, seed: int) -> Tensor:
-        """Return initial parameters [P] on the CPU, a function of the model and `seed` alone."""
+        """Return initial parameters [P] on the CPU, a function of the model and `seed` alone.
+
+        Raises ConfigError for a model that returns the same parameters each time.
+        """
         module = _make(self.name, self.options, self.in_shape, self.n_classes, torch_seed(seed, "init"))
+        if share_parameters(module, self.module):
+            raise ConfigError(f"{_called(self.name)}: {SHARED}")
         return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
     def load(self, flat: Tensor) -> nn.Module:

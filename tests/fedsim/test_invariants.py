@@ -71,6 +71,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "stop": {"steps": 10, "metric": "loss", "split": "train", "patience": 2, "least": 1000.0},
         "evaluate": {"every_steps": 1, "also": ["train"]},
     },
+    "late": {
+        "pacing": {"preset": "deadline", "clients": 6, "deadline": "20s", "late": "history"},
+        "algorithm": {"name": "fedfv", "tau": 1},
+        "stop": {"steps": 20},
+    },
+    "partial": {
+        "pacing": {"preset": "deadline", "clients": 6, "deadline": "40s"},
+        "algorithm": {"name": "fedavg"},
+        "train": {"batch_size": 10, "epochs": 2},
+        "cost": {
+            "payload": "1 MB",
+            "compute_scale": 20,
+            "completeness": {"mode": "epochs", "low": 1, "high": 3},
+        },
+        "dropout": {"partial": True},
+        "stop": {"steps": 10},
+    },
     "unseen": {
         "task": {"name": "digits", "clients": 12, "unseen": 3},
         "client": {"name": "ditto"},
@@ -118,6 +135,15 @@ def test_a_sound_run_passes(name: str, runs: dict[str, Path]) -> None:
     verdict = check(runs[name])
     assert verdict.violations == ()
     assert {*verdict.checked, *verdict.unchecked} == {each.name for each in invariants()}
+
+
+def test_the_runs_have_late_jobs_of_no_use_and_jobs_of_more_than_the_usual_epochs(
+    runs: dict[str, Path],
+) -> None:
+    assert {"remembered", "stale"} <= set(columns(runs["late"], "jobs")["status"])
+    shares = columns(runs["partial"], "jobs")["share"]
+    assert (shares == 1).any()
+    assert (shares > 1).any()
 
 
 def test_each_invariant_is_checked_in_some_run(runs: dict[str, Path]) -> None:

@@ -55,11 +55,11 @@ def _several(value: Any) -> Any:
 
 
 Value = Annotated[
-    tuple[float, float | None],
+    tuple[float, Annotated[float, Field(ge=0)] | None],
     BeforeValidator(_pair, json_schema_input_type=float | tuple[float, float]),
     PlainSerializer(_plain),
 ]
-"""A mean, or a mean and its standard deviation over the paper's runs."""
+"""A mean, or a mean and its standard deviation, at least 0, over the paper's runs."""
 Claims = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_type=str | list[str])]
 
 

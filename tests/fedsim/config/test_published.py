@@ -166,6 +166,7 @@ def test_what_is_written_reads_as_the_same() -> None:
             "rows.0.values: there is no metric or client 'mean'",
         ),
         ({"rows": [{"levels": {}, "values": {"mean_percent": [1, 2, 3]}}]}, "rows.0.values.mean_percent"),
+        ({"rows": [{"levels": {}, "values": {"mean_percent": [1, -2]}}]}, "rows.0.values.mean_percent"),
         ({"claims": {"C": "std_percent: fedav < fedfv"}}, "claims.C: there is no level 'fedav'.*'fedavg'"),
         (
             {"claims": {"C": "std_percent: fedavg < low"}},

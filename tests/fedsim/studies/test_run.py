@@ -44,6 +44,7 @@ from fedsim.config.study.tune import TuneSection
 from fedsim.data.federated_data import Task
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.existing_run import State
+from fedsim.records.manifest import read_manifest
 from fedsim.records.recorder import Recorder
 from fedsim.runs import inputs as materials
 from fedsim.runs.simulate import simulate
@@ -115,6 +116,26 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copied(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished study, in which a test may run."""
     return Path(shutil.copytree(finished, tmp_path / "runs" / "smallest"))
+
+
+RULE = '''
+import os
+from pathlib import Path
+from fedsim.server.rule import Algorithm, Direction, stateless
+
+def own() -> Algorithm:
+    """The mean of the updates, times a number of the environment."""
+    factor = float(os.environ.get("FACTOR", 1))
+    return stateless(lambda stack: Direction([factor / stack.m] * stack.m))
+'''
+EDITING = '''
+def own() -> Algorithm:
+    """The mean of the updates, by a rule that breaks this file at each step."""
+    def direction(stack):
+        Path(__file__).write_text("broken (")
+        return Direction([1 / stack.m] * stack.m)
+    return stateless(direction)
+'''
 
 
 # the grid
@@ -504,6 +525,70 @@ def test_results_of_another_configuration_are_refused(
     assert code == 0, err
     assert "done already" not in said
     assert analysis.open_study(copied).frame([])["step"].tolist() == 4 * [2]
+
+
+def test_settings_edited_beside_results_without_runs_are_noticed(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As its own `study.toml` is the only other record of the configuration of its cells."""
+    without_runs(copied)
+    file = copied / "study.toml"
+    text = file.read_text()
+    again = (file, "--out", copied.parent, "--jobs", 1)
+    file.write_text(text.replace('description = "', 'description = "Another: '))
+    code, said, err = command(capsys, *again)
+    assert (code, "4 of 4 cells are done already" in said) == (0, True), err
+    file.write_text(text.replace("steps = 12", "steps = 2"))
+    code, _, err = command(capsys, *again)
+    assert code == 2
+    assert "was run with a different configuration" in err
+    assert "study.toml was edited after its results" in err
+    code, _, err = command(capsys, *again, "--force")
+    assert code == 0, err
+    assert analysis.open_study(copied).frame([])["step"].tolist() == 4 * [2]
+
+
+def test_columns_of_clients_that_no_run_has_are_refused() -> None:
+    clients = read_toml(SMALLEST)["run"]["task"]["clients"]
+    published = {"source": "a paper", "clients": {"far": clients}}
+    with pytest.raises(
+        ConfigError, match=rf"published\.clients\.far: expected a client from 0 to {clients - 1}"
+    ):
+        cells_of(study(published=published), "small.toml")
+
+
+def test_processes_have_the_environment_and_the_plugin_files_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their fork server started with those of an earlier study."""
+    rule = tmp_path / "own.py"
+
+    def mean_accuracies(factor: str, name: str) -> list[float]:
+        rule.write_text(RULE)
+        monkeypatch.setenv("FACTOR", factor)
+        asked = of_rules(3, own={"name": f"{rule}:own"}).model_copy(update={"name": name, "seeds": (1, 2)})
+        board = Board(opened(asked, "small.toml", tmp_path), Console(quiet=True))
+        assert run_study(board, jobs=2, device="cpu").done == 2
+        found: list[float] = (
+            analysis.open_study(tmp_path / name).frame(["mean_percent"])["mean_percent"].tolist()
+        )
+        return found
+
+    assert mean_accuracies("1", "first") != mean_accuracies("0", "second")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_plugin_file_that_is_edited_during_a_study_changes_none_of_its_cells(
+    jobs: int, tmp_path: Path
+) -> None:
+    rule = tmp_path / "own.py"
+    rule.write_text(RULE + EDITING)
+    asked = of_rules(3, own={"name": f"{rule}:own"}).model_copy(update={"name": "edited", "seeds": (1, 2, 3)})
+    board = Board(opened(asked, "small.toml", tmp_path), Console(quiet=True))
+    assert run_study(board, jobs=jobs, device="cpu").done == 3
+    assert rule.read_text() == "broken ("
+    folders = [tmp_path / "edited" / cell["folder"] for cell in cells_in(tmp_path / "edited")]
+    assert len({read_manifest(folder)["code"][str(rule)] for folder in folders}) == 1
 
 
 def test_a_cell_without_run_folder_and_line_runs_again(

@@ -55,6 +55,13 @@ def test_values_between_commas_are_several_and_a_list_is_one(text: str, values: 
     assert several(text) == values
 
 
+def test_a_key_with_several_values_and_another_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--set train\.lr=0\.3: no effect, as another --set gives this key several"
+    ):
+        sweep(written(tmp_path), ["train.lr=0.1,0.2", "train.lr=0.3"])
+
+
 def test_the_grid_has_each_seed_with_each_value_and_each_arm(tmp_path: Path) -> None:
     arms = {"fedavg": {"algorithm": {"name": "fedavg"}}, "fedfv": {"algorithm": {"name": "fedfv"}}}
     path = written(tmp_path, arms=arms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,32 @@ def test_a_replayed_row_is_the_honest_one_of_the_job_before(data: FederatedData,
         equal(sent[list(BAD)], 2.0 * honest[max(nth - 1, 0)][list(BAD)])
         equal(sent[honest_ones()], honest[nth][honest_ones()])
         assert [c for c in range(K) if kept[c] is not None] == list(BAD)
+
+
+SENDER = """
+from fedsim.training.client_method import ClientMethod, Trained
+
+def sender() -> ClientMethod:
+    def train(local, start, kept):
+        end, loss = local.sgd(start)
+        return Trained(end, loss, sent={"v": start - end})
+    return ClientMethod(train, sends=("v",), draws=False)
+"""
+
+
+def test_what_is_replayed_is_the_update_without_the_vectors_beside_it(
+    data: FederatedData, tmp_path: Path
+) -> None:
+    (tmp_path / "sender.py").write_text(SENDER)
+    made = bench(data, "loop", by("replay"), client=f"{tmp_path}/sender.py:sender")
+    kept: list[Row] = [None] * K
+    sent, P = [], made.network.P
+    for nth in range(2):
+        jobs, rows = cohort(nth), torch.empty(K, made.columns)
+        _, kept = made.train(jobs, [made.network.initial(nth)] * K, rows, kept)
+        sent.append(rows)
+    equal(sent[1][list(BAD), :P], sent[0][list(BAD), :P])
+    assert not torch.equal(sent[1][list(BAD), P:], sent[0][list(BAD), P:])
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -68,9 +68,27 @@ def test_a_pickled_copy_makes_the_module_that_was_made_here() -> None:
     assert all(torch.equal(made[name], expected[name]) for name in made)
 
 
+def test_a_pickled_copy_makes_modules_of_each_shape() -> None:
+    """As in one call of `simulate` with configurations of several tasks."""
+    model = GivenModel(lambda in_shape, n_classes: nn.Linear(in_shape[0], n_classes))
+    shapes = [((3,), 2), ((5,), 4)]
+    for in_shape, n_classes in shapes:
+        model.digest(in_shape, n_classes)
+    received = cloudpickle.loads(cloudpickle.dumps(model))
+    for in_shape, n_classes in shapes:
+        torch.default_generator.manual_seed(0)
+        expected = nn.Linear(in_shape[0], n_classes).weight
+        assert torch.equal(received(in_shape=in_shape, n_classes=n_classes).weight, expected)
+
+
+ONE = nn.Linear(3, 2)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: ONE, "return modules with the same parameters, which every run would train on"),
+        (lambda: nn.Sequential(ONE, nn.Linear(2, 2)), "return modules with the same parameters"),
         (Scaled(), "found a module: pass the class Scaled, or lambda: copy.deepcopy"),
         ("mlp", "expected a function that returns a torch.nn.Module, found 'mlp'"),
         (lambda width: nn.Linear(width, 2), "found one that needs width"),
