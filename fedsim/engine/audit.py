@@ -7,13 +7,18 @@ now. A real server could not do this. An audit changes nothing in the run; only 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsim.common.arrays import Mask
+from fedsim.common.arrays import Ints, Mask
 from fedsim.common.rng import rng
 from fedsim.engine.client_records import ClientRecords
+from fedsim.engine.remembered import Memory
 from fedsim.training.job import Cohort
+
+if TYPE_CHECKING:
+    from fedsim.engine.state import RunState
 
 _PART_BYTES = 64 * 2**20
 """Most bytes of updates in one part of an audit."""
@@ -31,12 +36,17 @@ class Audit:
     """Most clients in one audit."""
     seed: int
 
-    def due(self, step: int) -> bool:
-        """Whether the step has an audit."""
-        return step > 0 and step % self.every == 0
+    def of_step(self, run_state: RunState, memory: Memory, arrived: Ints) -> Cohort | None:
+        """Return the audit's jobs at the step that uses updates of the clients `arrived`; None if it has no audit."""
+        step, now_us = run_state.step, run_state.now_us
+        if step == 0 or step % self.every:
+            return None
+        held = run_state.remembered.held(memory, step, now_us)
+        held[arrived] = True
+        return self.cohort(step, now_us, run_state.client_records, held)
 
     def cohort(self, step: int, now_us: int, records: ClientRecords, held: Mask) -> Cohort:
-        """Return the audit's jobs at `step`.
+        """Return the audit's jobs at a step.
 
         Clients whose update the server has, `held` [K], come first: those in the step, and absent ones in the history.
         Other clients fill the remaining places. Each job is the client's next one, with a negative id.

@@ -278,7 +278,7 @@ class EventLoop:
         self._forget(unused)  # only now: after a fork, a job just cancelled may continue one of these
         with self.clock.part("record"):
             self.records.step(self._with_known(result, cause, void), rows)
-        self._remember(cohort, len(present))
+        run_state.remembered.keep(self.plan.memory, cohort, len(present), run_state.step, run_state.now_us)
         run_state.step, run_state.step_us = run_state.step + 1, run_state.now_us
         run_state.lost = run_state.late = run_state.waits = 0
         run_state.handed = False
@@ -320,7 +320,7 @@ class EventLoop:
         self.run_state.moved_bytes += self.run_state.job_table.end(rows, status, step)
 
     def _arrivals(self, cohort: Cohort, rows: Ints, present: int) -> StepInput:
-        run_state, clients = self.run_state, cohort.clients
+        run_state, clients, audit = self.run_state, cohort.clients, self.plan.audit
         staleness = run_state.step - cohort.versions
         run_state.client_records.use(clients[:present], run_state.step, staleness[:present])
         return StepInput(
@@ -336,26 +336,8 @@ class EventLoop:
             needed=self._needed(present),
             jobs=cohort.ids,
             inclusion=run_state.job_table.table["inclusion"][rows],
-            audit=self._audited(clients),
+            audit=audit.of_step(run_state, self.plan.memory, clients) if audit else None,
         )
-
-    def _audited(self, arrived: Ints) -> Cohort | None:
-        """Return the jobs of this step's audit, if it has one; `arrived` are the clients whose updates came."""
-        run_state, audit = self.run_state, self.plan.audit
-        step, now_us = run_state.step, run_state.now_us
-        if audit is None or not audit.due(step):
-            return None
-        held = run_state.remembered.held(self.plan.memory, step, now_us)
-        held[arrived] = True
-        return audit.cohort(step, now_us, run_state.client_records, held)
-
-    def _remember(self, cohort: Cohort, present: int) -> None:
-        """Note whose updates the server remembers after a step: the first `present` of the cohort, others came late."""
-        run_state, step = self.run_state, self.run_state.step
-        order = np.argsort(cohort.versions[present:], kind="stable") + present
-        clients = np.concatenate([cohort.clients[order], cohort.clients[:present]])
-        steps = np.concatenate([cohort.versions[order], np.full(present, step)])
-        run_state.remembered.keep(self.plan.memory, clients, steps, run_state.now_us, step)
 
     def _needed(self, present: int) -> Ints:
         """Return the versions that other jobs than the first `present` of the buffer start from, now or later."""

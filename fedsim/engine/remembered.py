@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsim.common.arrays import Ints, Mask
+from fedsim.training.job import Cohort
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,18 @@ class Remembered:
             recent &= now_us - self.time_us <= memory.time_us
         return np.asarray(recent)
 
-    def keep(self, memory: Memory, clients: Ints, steps: Ints, now_us: int, step: int) -> None:
-        """Remember updates [n] that were received at `steps` [n], and forget the oldest beyond the memory's `most`.
+    def keep(self, memory: Memory, cohort: Cohort, present: int, step: int, now_us: int) -> None:
+        """Remember the updates of a step, and forget the oldest beyond the memory's `most`.
 
-        The last update of a client counts. `step` is the server step that ends.
+        The first `present` jobs of the cohort are those of the step; the others came late, and count from their models'
+        versions. Of a client's updates the last counts.
         """
         if not memory.steps:
             return
-        self.step[clients], self.time_us[clients] = steps, now_us
+        order = np.argsort(cohort.versions[present:], kind="stable") + present
+        clients = np.concatenate([cohort.clients[order], cohort.clients[:present]])
+        self.step[clients] = np.concatenate([cohort.versions[order], np.full(present, step)])
+        self.time_us[clients] = now_us
         if memory.most is None or memory.most >= len(self.step):
             return
         alive = np.flatnonzero(self.held(memory, step + 1, now_us))

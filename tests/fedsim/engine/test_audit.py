@@ -16,6 +16,8 @@ from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.engine.audit import Audit, parts_of
 from fedsim.engine.client_records import ClientRecords
+from fedsim.engine.remembered import Memory
+from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
 from fedsim.runs.plan.event_counts import CountingTrainer
@@ -201,7 +203,8 @@ def test_those_go_first_of_whom_the_server_has_a_row() -> None:
     known, held = ClientRecords.of(20), np.arange(20) < 3
     known.dispatched[:] = np.arange(20)
     audit = Audit(every=5, clients=6, seed=1)
-    assert [step for step in range(12) if audit.due(step)] == [5, 10]
+    due = [audit.of_step(RunState(20, step=step), Memory(), np.array([3])) for step in range(12)]
+    assert [step for step, jobs in enumerate(due) if jobs is not None] == [5, 10]
     first, again = (audit.cohort(10, 77, known, held) for _ in range(2))
     assert set(first.clients.tolist()) >= {0, 1, 2}
     assert len(set(first.clients.tolist())) == 6

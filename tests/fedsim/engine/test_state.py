@@ -13,6 +13,7 @@ from fedsim.common.units import US
 from fedsim.engine.pacing import sync
 from fedsim.engine.remembered import Memory
 from fedsim.engine.state import Dropout, Evaluate, Kind, RunState, Stop
+from fedsim.training.job import Cohort, Job
 from timelines import plan_of
 
 
@@ -76,7 +77,7 @@ def test_what_is_restored_is_what_was_saved() -> None:
     run_state.arm(6)
     heapq.heappush(run_state.heap, (12, int(Kind.ARRIVE), 2, 0))
     run_state.client_records.dispatch(1, step=4)
-    run_state.remembered.keep(Memory(2), np.array([1]), np.array([3]), 11, 4)
+    run_state.remembered.keep(Memory(2), Cohort.of([Job(0, 1, 0, 3)]), 1, 3, 11)
     run_state.selector_state = {"turn": np.array([1, 2])}
     again = RunState.restored(run_state.state())
     for f in fields(RunState):
