@@ -150,7 +150,7 @@ def _say_end(
     """Say how runs ended and which are `left`. Raises typer.Exit or SomeFailed."""
     if left:
         say(f"not started: {', '.join(left)}")
-    if any(result.status == "interrupted" for result in results):
+    if any(r.status == "interrupted" for r in results) or (left and any(r.asked_to_stop for r in results)):
         if failed is not None:
             say(f"error: {failed}")
         raise interrupted("interrupted, and saved", again if left else _resume(results[-1].folder, options))

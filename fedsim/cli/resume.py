@@ -42,6 +42,7 @@ def resume(
 ) -> None:
     """Continue an interrupted run from its last checkpoint. Results are identical to an uninterrupted run's."""
     from fedsim.cli.observers import training
+    from fedsim.records.manifest import read_manifest
     from fedsim.runs.resume import arms_in, check_unfinished, only_run
     from fedsim.runs.resume import resume as continue_run
     from fedsim.runs.simulate import in_turn
@@ -58,7 +59,8 @@ def resume(
     _warn_of_changes(runs)
 
     again = command_line("resume", folder, groups=(options,))
-    with training(options, again, [str(run) for run in runs] if len(runs) > 1 else []) as trained:
+    names = [str(read_manifest(run).get("name", run)) for run in runs] if len(runs) > 1 else []
+    with training(options, again, names) as trained:
         others = {"step": step, "watch": trained, **options.arguments()}
         trained.results = in_turn({str(run): partial(continue_run, run, **others) for run in runs})
 

@@ -29,10 +29,10 @@ def duration_us(text: str | float) -> int:
     Raises ValueError if a part has no number or no known unit (a single number needs none), or if the duration is
     negative or too long for 64 bits.
     """
-    seconds = float(_amount(text, _SECONDS, "duration such as '90s', '1.5h' or '7d'", bare="s"))
-    if not 0 <= seconds < 9e12:
+    seconds = _amount(text, _SECONDS, "duration such as '90s', '1.5h' or '7d'", bare="s")
+    if not 0 <= seconds < 9e12:  # a whole number may be too large for a float
         raise ValueError(f"expected a duration from 0 to 9e12 seconds, found {text!r}")
-    return to_us(seconds)
+    return to_us(float(seconds))
 
 
 def size_bytes(text: str | float) -> int:

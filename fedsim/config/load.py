@@ -15,7 +15,7 @@ from fedsim import plugins
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, described, shown
 from fedsim.common.paths import as_path
-from fedsim.config.errors import assign, models_in, read_toml, validated
+from fedsim.config.errors import assign, key_parts, models_in, quoted, read_toml, validated
 from fedsim.config.requirements import settled
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection, check_distinct, run_name
@@ -95,7 +95,26 @@ def assignments(sets: Sets) -> list[str]:
             "sets: expected assignments such as ['train.lr=0.1'] or values such as {'train.lr': 0.1}, found "
             f"{described(sets)}"
         )
+    check_once(made)
     return made
+
+
+def key_of(text: str) -> str:
+    """Return the key of an assignment `a.b=value`, with quotes around parts that hold a point alone."""
+    path = text.partition("=")[0]
+    return ".".join(map(quoted, key_parts(path))) or path.strip()
+
+
+def check_once(sets: Sequence[str]) -> None:
+    """Raise ConfigError if two assignments give the same key, of which the last alone would count."""
+    given: dict[str, str] = {}
+    for text in sets:
+        key = key_of(text)
+        if key in given:
+            raise ConfigError(
+                f"--set {given[key]}: no effect, as another --set gives {key}: leave out one of them"
+            )
+        given[key] = text
 
 
 def tables_of(config: Source, name: str) -> tuple[dict[str, Any], Path | None]:
@@ -182,14 +201,14 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
     plug-in or metric go too, unless an assignment sets them. The same holds within an arm. Raises ConfigError.
     """
     sets = changed_within({"arms": raw.get("arms")}, sets)
-    keys = [text.partition("=")[0].strip() for text in sets]
+    keys = [key_of(text) for text in sets]
     before_sets = {key: [value_at(raw, other) for other in others] for key, others in CHOSEN_FOR.items()}
     for text, key in zip(sets, keys, strict=True):
         table = key.removesuffix(".name")
         if key in _NAMES and isinstance(before := raw.get(table), Mapping):
             raw[table] = {k: v for k, v in before.items() if k in _NAMES[key].model_fields}
             assign(raw, text)
-            if raw[table]["name"] == before.get("name"):
+            if raw[table]["name"] == before.get("name", _default_name(table)):
                 raw[table] = dict(before)
         elif key == "world.scenario" and isinstance(before := raw.get("world"), Mapping):
             raw["world"] = dict(before)
@@ -216,12 +235,22 @@ def changed_within(overlays: Mapping[str, Any], sets: Sequence[str]) -> list[str
     left = list(sets)
     for place, named in overlays.items():
         for name, tables in named.items() if isinstance(named, Mapping) else ():
-            start = f"{place}.{name}."
-            inside = [text.removeprefix(start) for text in left if text.startswith(start)]
+            below = {text: _below(text, f"{place}.{name}") for text in left}
+            inside = [text for text in below.values() if text is not None]
             if inside and isinstance(tables, dict):
                 changed(tables, inside)
-                left = [text for text in left if not text.startswith(start)]
+                left = [text for text, assignment in below.items() if assignment is None]
     return left
+
+
+def _below(text: str, place: str) -> str | None:
+    """Return an assignment within a table `place`, such as `arms.0.4` or `arms."0.4"`; None for one outside."""
+    key, sign, value = text.partition("=")
+    parts = key_parts(key)
+    for n in range(1, len(parts)):
+        if ".".join(parts[:n]) == place:
+            return ".".join(map(quoted, parts[n:])) + sign + value
+    return None
 
 
 def value_at(raw: Mapping[str, Any], place: str) -> Any:
@@ -296,9 +325,15 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     for key, value in changes.items():
         below: Any = result.get(key)
         are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
-        same_plugin = are_tables and value.get("name") in (None, below.get("name"))
+        same_plugin = are_tables and value.get("name") in (None, below.get("name", _default_name(key)))
         result[key] = merged(below, value) if same_plugin else value
     return result
+
+
+def _default_name(table: str) -> Any:
+    """Return the plug-in of a table of a run that names none; None for other tables."""
+    model = _NAMES.get(f"{table}.name")
+    return None if model is None else model.model_fields["name"].default
 
 
 def without_scenario(world: Mapping[str, Any]) -> dict[str, Any]:

@@ -212,6 +212,8 @@ class RunConfig(Section):
         if not (isinstance(task, Mapping) and isinstance(pacing, Mapping)):
             return tables
         share, clients = pacing.get("clients"), task.get("clients")
+        if isinstance(clients, float) and clients.is_integer():
+            clients = int(clients)
         if not (isinstance(share, float) and 0 < share < 1 and isinstance(clients, int) and clients > 0):
             return tables
         unseen = task.get("unseen", 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import read_toml, validated
-from fedsim.config.load import CHOSEN_FOR, changed, check_effect, value_at
+from fedsim.config.load import CHOSEN_FOR, changed, check_effect, check_once, key_of, value_at
 from fedsim.config.study.study import StudyConfig
 from fedsim.studies.key_axis import Level, axis_name, levels_of, several
 from fedsim.studies.load_study import seeds_of, without_idle_keys
@@ -34,16 +34,12 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
 
     Differences are taken from the first level of the first axis. Raises ConfigError.
     """
+    check_once(sets)
     written = _configuration(path)
-    values = {text.partition("=")[0].strip(): found for text in sets if (found := several(text))}
+    values = {key_of(text): found for text in sets if (found := several(text))}
     fixed = [text for text in sets if not several(text)]
-    if seeds is not None and (given := [text for text in fixed if text.partition("=")[0].strip() == "seed"]):
+    if seeds is not None and (given := [text for text in fixed if key_of(text) == "seed"]):
         raise ConfigError(f"--set {given[0]}: no effect, as --seeds gives the seeds: leave out one of them")
-    for text in fixed:
-        if text.partition("=")[0].strip() in values:
-            raise ConfigError(
-                f"--set {text}: no effect, as another --set gives this key several values: leave out one"
-            )
     run = changed(deepcopy(written), fixed)
     name, seed, arms = run.pop("name", path.stem), run.pop("seed", 0), run.pop("arms", {})
     if isinstance(arms, Mapping):
@@ -58,7 +54,7 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
                 level: _with_shared_keys(written, key, tables, fixed) for level, tables in levels.items()
             }
         axes[axis_name(key, axes)] = levels
-        _let_go(run, key, levels, [*values, *(text.partition("=")[0].strip() for text in fixed)])
+        _let_go(run, key, levels, [*values, *map(key_of, fixed)])
     raw = {"name": name, "seeds": [seed] if seeds is None else seeds_of(seeds), "run": run, "axes": axes}
     if axes and isinstance(first := next(iter(axes.values())), Mapping):
         raw["compare"] = {"axis": next(iter(axes)), "baseline": next(iter(first))}

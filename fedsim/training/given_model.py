@@ -36,7 +36,7 @@ class GivenModel:
     def __init__(self, make: Callable[..., nn.Module]) -> None:
         self._make, self._takes = make, _parameters(make)
         self._states: dict[tuple[tuple[int, ...], int], dict[str, Tensor]] = {}
-        """By sample shape and number of classes."""
+        """By what `_shapes` returns."""
         self._is_copy = self._starts_runs = False
 
     @property
@@ -53,7 +53,7 @@ class GivenModel:
                 f"model: expected a function that returns a torch.nn.Module, found one that returns {described(module)}"
             )
         if self._is_copy and not any(parameter.is_meta for parameter in module.parameters()):
-            module.load_state_dict(self._states[tuple(in_shape), n_classes])
+            module.load_state_dict(self._states[self._shapes(in_shape, n_classes)])
         return module
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -79,8 +79,14 @@ class GivenModel:
                 "model: two calls of the function return different modules with the same seed: draw initial values "
                 "from torch's default generator, and let nothing else vary"
             )
-        self._states[tuple(in_shape), n_classes] = first.state_dict()
+        self._states[self._shapes(in_shape, n_classes)] = first.state_dict()
         return _digest(first)
+
+    def _shapes(self, in_shape: tuple[int, ...], n_classes: int) -> tuple[tuple[int, ...], int]:
+        """Return the sample shape and the number of classes, as far as the function asks for them."""
+        return tuple(
+            in_shape
+        ) if "in_shape" in self._takes else (), n_classes if "n_classes" in self._takes else 0
 
     def _built(self, in_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

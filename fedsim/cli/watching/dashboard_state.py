@@ -63,7 +63,7 @@ class Picture:
     lost: int = 0
     """Jobs lost since the run began."""
     late: int = 0
-    """Jobs late since the run began."""
+    """Jobs late since the run began, or was resumed."""
     staleness: float = math.nan
     """Mean staleness of the updates of the last recorded step, in steps."""
     accuracy: list[float] = field(default_factory=list)

@@ -115,6 +115,26 @@ def test_a_run_that_has_not_begun_is_started(
     assert digest(Path("runs/small")) == whole
 
 
+def test_an_interrupt_at_the_end_of_an_arm_stops_the_others(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arm itself is done then, and nothing of it is lost."""
+    with file.open("a") as text:
+        text.write("[arms.early.stop]\nsteps = 2\n[arms.late.stop]\nsteps = 3\n")
+    finish = Session._finish
+
+    def interrupted_while_it_ends(session: Session, *arguments: Any, **options: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return finish(session, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_finish", interrupted_while_it_ends)
+        out = called(capsys, "run", file, *QUIET, code=130)
+    assert "not started: small/late\n" in out
+    assert read_manifest(Path("runs/small/early"))["status"] == "done"
+    assert continuation(out)[:3] == ["run", "my file.toml", "--resume"]
+
+
 def test_options_that_were_not_given_are_left_out(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert continuation(interrupted(capsys, "run", file)) == ["resume", "runs/small"]
 

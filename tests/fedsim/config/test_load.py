@@ -73,6 +73,35 @@ def test_another_plugin_in_an_arm_drops_the_options_of_the_first() -> None:
     assert kept.algorithm.options == {"alpha": 0.2, "tau": 2}
 
 
+@pytest.mark.parametrize("key", ['arms."0.4"', "arms.0.4", "arms . '0.4'", "arms.x", 'arms."x"'])
+def test_an_arm_may_be_named_in_quotes(key: str) -> None:
+    arm = {"algorithm": {"name": "fedasync", "alpha": 0.4}}
+    raw = TABLES | {"arms": {"0.4": arm, "x": arm}}
+    runs = load_config(raw, [f"{key}.algorithm.name=fedfv"])
+    (changed,) = [run for run in runs if run.algorithm.name == "fedfv"]
+    assert changed.algorithm.options == {}
+    assert changed.name.endswith("0.4" if "0.4" in key else "x")
+
+
+def test_naming_the_default_plugin_is_no_change() -> None:
+    wrap = {"wrap": [{"name": "server_opt"}]}
+    raw = TABLES | {"algorithm": wrap, "arms": {"named": {"algorithm": {"name": "fedavg"}}, "not": {}}}
+    named, not_named = load_config(raw)
+    assert named.algorithm == not_named.algorithm
+    (changed,) = load_config(TABLES | {"algorithm": wrap | {"q": 2}}, ["algorithm.name=qfedavg"])
+    assert changed.algorithm.options == {}
+    (same,) = load_config(TABLES | {"algorithm": wrap | {"weighting": "uniform"}}, ["algorithm.name=fedavg"])
+    assert same.algorithm.options == {"weighting": "uniform"}
+
+
+def test_a_key_is_assigned_once() -> None:
+    with pytest.raises(
+        ConfigError, match=r"--set seed=1: no effect, as another --set gives seed: leave out one"
+    ):
+        load_config(TABLES, ["seed=1", "train.lr=0.1", "seed = 2"])
+    assert load_config(TABLES, ["train={lr=0.1}", "train.lr=0.2"])[0].train.lr == 0.2
+
+
 @pytest.mark.parametrize("key", ["pacing.clients", "pacing.minimum", "task.unseen"])
 def test_one_as_a_fraction_is_no_number(key: str) -> None:
     """It would be one client where all may be meant."""

@@ -228,6 +228,8 @@ def test_assignments_come_before_the_check(tmp_path: Path) -> None:
 def test_a_share_of_clients_is_rounded_down_to_at_least_one(share: float, clients: int, count: int) -> None:
     config = small(task={"name": "digits", "clients": clients}, pacing={"preset": "sync", "clients": share})
     assert config.pacing.clients == config.resolved()["pacing"]["clients"] == count
+    task = {"name": "digits", "clients": float(clients)}
+    assert small(task=task, pacing={"preset": "sync", "clients": share}).pacing.clients == count
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,14 @@ def test_values_between_commas_are_several_and_a_list_is_one(text: str, values: 
     assert several(text) == values
 
 
-def test_a_key_with_several_values_and_another_one_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [("0.1,0.2", "0.3"), ("0.3", "0.1,0.2"), ("0.1,0.2", "0.3,0.4")]
+)
+def test_a_key_that_is_given_twice_is_refused(first: str, second: str, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"--set train\.lr=0\.3: no effect, as another --set gives this key several"
+        ConfigError, match=f"--set train.lr={first}: no effect, as another --set gives train.lr"
     ):
-        sweep(written(tmp_path), ["train.lr=0.1,0.2", "train.lr=0.3"])
+        sweep(written(tmp_path), [f"train.lr={first}", f"train.lr={second}"])
 
 
 def test_the_grid_has_each_seed_with_each_value_and_each_arm(tmp_path: Path) -> None:
