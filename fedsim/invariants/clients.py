@@ -106,9 +106,8 @@ def jobs_do_their_drawn_share_of_local_steps(e: Evidence) -> Iterator[Violation]
     drawn = e.costs.shares(jobs["client"], e.nths)
     fits = share == drawn
     if e.dropout.partial and e.pacing.deadline_us is not None:
-        most = math.ceil(
-            drawn.max(initial=0) * e.costs.epochs
-        )  # completeness may draw more than the usual epochs
+        # Completeness may draw more than the usual epochs.
+        most = math.ceil(drawn.max(initial=0) * e.costs.epochs)
         epochs = np.arange(1, most) / e.costs.epochs
         fits |= np.isin(share, epochs) & (share < drawn)
     for i, more in first(~fits):

@@ -72,7 +72,9 @@ class StudyFolder:
             raise FolderError(
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
-        self._results, self._digests = read_results(path), _config_digests(path / STUDY)
+        self._results = read_results(path)
+        self._digests = {cell.folder: _config_digest(cell.config) for cell in cells}
+        self._former_digests = _config_digests(path / STUDY)
         others = sorted(self._results.keys() - {cell.folder for cell in cells})
         self._others = [self._results.pop(other) for other in others] if keep_others else []
         refused = [] if keep_others else others
@@ -103,8 +105,8 @@ class StudyFolder:
         folder, results = self.path / cell.folder, self._results.get(cell.folder)
         if results and not folder.exists() and (stored := self._stored.get(cell.folder)):
             changed = tuple(differences(stored, cell.config, stored.memory))
-            former = self._digests.get(cell.folder, config_digest(cell.config))
-            if not changed and former != config_digest(cell.config):
+            digest = self._digests[cell.folder]
+            if not changed and self._former_digests.get(cell.folder, digest) != digest:
                 changed = (f"{STUDY_CONFIG} was edited after its results",)
             return ExistingRun(State("done", results[0].digest), changed)
         return run_in(folder, cell.config)
@@ -227,14 +229,14 @@ class StudyFolder:
             "published": None if published is None else published.model_dump(mode="json", exclude_none=True),
             "cells": [
                 {"levels": cell.levels, "seed": cell.seed, "folder": cell.folder}
-                | {"config": config_digest(cell.config)}
+                | {"config": self._digests[cell.folder]}
                 | asdict(state)
                 for cell, state in zip(self.cells, self.states, strict=True)
             ],
         }
 
 
-def config_digest(config: RunConfig) -> str:
+def _config_digest(config: RunConfig) -> str:
     """Return 16 hexadecimal digits that depend on the keys of a configuration that differ from their defaults."""
     keys = config.model_dump(mode="json", exclude_defaults=True)
     return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]

@@ -84,9 +84,8 @@ class GivenModel:
 
     def _shapes(self, in_shape: tuple[int, ...], n_classes: int) -> tuple[tuple[int, ...], int]:
         """Return the sample shape and the number of classes, as far as the function asks for them."""
-        return tuple(
-            in_shape
-        ) if "in_shape" in self._takes else (), n_classes if "n_classes" in self._takes else 0
+        shape = tuple(in_shape) if "in_shape" in self._takes else ()
+        return shape, n_classes if "n_classes" in self._takes else 0
 
     def _built(self, in_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
