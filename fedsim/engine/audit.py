@@ -7,18 +7,14 @@ now. A real server could not do this. An audit changes nothing in the run; only 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsim.common.arrays import Ints, Mask
 from fedsim.common.rng import rng
 from fedsim.engine.client_records import ClientRecords
-from fedsim.engine.remembered import Memory
+from fedsim.engine.remembered import Memory, Remembered
 from fedsim.training.job import Cohort
-
-if TYPE_CHECKING:
-    from fedsim.engine.state import RunState
 
 _PART_BYTES = 64 * 2**20
 """Most bytes of updates in one part of an audit."""
@@ -36,14 +32,21 @@ class Audit:
     """Most clients in one audit."""
     seed: int
 
-    def of_step(self, run_state: RunState, memory: Memory, arrived: Ints) -> Cohort | None:
+    def of_step(
+        self,
+        step: int,
+        now_us: int,
+        records: ClientRecords,
+        remembered: Remembered,
+        memory: Memory,
+        arrived: Ints,
+    ) -> Cohort | None:
         """Return the audit's jobs at the step that uses updates of the clients `arrived`; None if it has no audit."""
-        step, now_us = run_state.step, run_state.now_us
         if step == 0 or step % self.every:
             return None
-        held = run_state.remembered.held(memory, step, now_us)
+        held = remembered.held(memory, step, now_us)
         held[arrived] = True
-        return self.cohort(step, now_us, run_state.client_records, held)
+        return self.cohort(step, now_us, records, held)
 
     def cohort(self, step: int, now_us: int, records: ClientRecords, held: Mask) -> Cohort:
         """Return the audit's jobs at a step.

@@ -321,8 +321,9 @@ class EventLoop:
 
     def _arrivals(self, cohort: Cohort, rows: Ints, present: int) -> StepInput:
         run_state, clients, audit = self.run_state, cohort.clients, self.plan.audit
-        staleness = run_state.step - cohort.versions
-        run_state.client_records.use(clients[:present], run_state.step, staleness[:present])
+        staleness, records = run_state.step - cohort.versions, run_state.client_records
+        records.use(clients[:present], run_state.step, staleness[:present])
+        known = records, run_state.remembered, self.plan.memory
         return StepInput(
             step=run_state.step,
             clients=clients,
@@ -336,7 +337,7 @@ class EventLoop:
             needed=self._needed(present),
             jobs=cohort.ids,
             inclusion=run_state.job_table.table["inclusion"][rows],
-            audit=audit.of_step(run_state, self.plan.memory, clients) if audit else None,
+            audit=audit.of_step(run_state.step, run_state.now_us, *known, clients) if audit else None,
         )
 
     def _needed(self, present: int) -> Ints:

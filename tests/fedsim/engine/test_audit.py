@@ -16,8 +16,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.engine.audit import Audit, parts_of
 from fedsim.engine.client_records import ClientRecords
-from fedsim.engine.remembered import Memory
-from fedsim.engine.state import RunState
+from fedsim.engine.remembered import Memory, Remembered
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
 from fedsim.runs.plan.event_counts import CountingTrainer
@@ -203,7 +202,8 @@ def test_those_go_first_of_whom_the_server_has_a_row() -> None:
     known, held = ClientRecords.of(20), np.arange(20) < 3
     known.dispatched[:] = np.arange(20)
     audit = Audit(every=5, clients=6, seed=1)
-    due = [audit.of_step(RunState(20, step=step), Memory(), np.array([3])) for step in range(12)]
+    none = Remembered.of(20), Memory(), np.array([3])
+    due = [audit.of_step(step, 77, known, *none) for step in range(12)]
     assert [step for step, jobs in enumerate(due) if jobs is not None] == [5, 10]
     first, again = (audit.cohort(10, 77, known, held) for _ in range(2))
     assert set(first.clients.tolist()) >= {0, 1, 2}
