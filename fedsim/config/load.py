@@ -95,7 +95,6 @@ def assignments(sets: Sets) -> list[str]:
             "sets: expected assignments such as ['train.lr=0.1'] or values such as {'train.lr': 0.1}, found "
             f"{described(sets)}"
         )
-    check_once(made)
     return made
 
 
@@ -103,18 +102,6 @@ def key_of(text: str) -> str:
     """Return the key of an assignment `a.b=value`, with quotes around parts that hold a point alone."""
     path = text.partition("=")[0]
     return ".".join(map(quoted, key_parts(path))) or path.strip()
-
-
-def check_once(sets: Sequence[str]) -> None:
-    """Raise ConfigError if two assignments give the same key, of which the last alone would count."""
-    given: dict[str, str] = {}
-    for text in sets:
-        key = key_of(text)
-        if key in given:
-            raise ConfigError(
-                f"--set {given[key]}: no effect, as another --set gives {key}: leave out one of them"
-            )
-        given[key] = text
 
 
 def tables_of(config: Source, name: str) -> tuple[dict[str, Any], Path | None]:
@@ -238,7 +225,7 @@ def changed_within(overlays: Mapping[str, Any], sets: Sequence[str]) -> list[str
             below = {text: _below(text, f"{place}.{name}") for text in left}
             inside = [text for text in below.values() if text is not None]
             if inside and isinstance(tables, dict):
-                changed(tables, inside)
+                named[name] = changed(deepcopy(tables), inside)  # two arms may be one dict of Python
                 left = [text for text, assignment in below.items() if assignment is None]
     return left
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import read_toml, validated
-from fedsim.config.load import CHOSEN_FOR, changed, check_effect, check_once, key_of, value_at
+from fedsim.config.load import CHOSEN_FOR, changed, check_effect, key_of, value_at
 from fedsim.config.study.study import StudyConfig
 from fedsim.studies.key_axis import Level, axis_name, levels_of, several
 from fedsim.studies.load_study import seeds_of, without_idle_keys
@@ -34,9 +34,7 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
 
     Differences are taken from the first level of the first axis. Raises ConfigError.
     """
-    check_once(sets)
-    written = _configuration(path)
-    values = {key_of(text): found for text in sets if (found := several(text))}
+    written, values = _configuration(path), _values(sets)
     fixed = [text for text in sets if not several(text)]
     if seeds is not None and (given := [text for text in fixed if key_of(text) == "seed"]):
         raise ConfigError(f"--set {given[0]}: no effect, as --seeds gives the seeds: leave out one of them")
@@ -66,6 +64,16 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
         "compare": None,
     }
     return without_idle_keys(study, lambda: before, path.name) if fixed else study
+
+
+def _values(sets: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the keys with several values. Raises ConfigError for another assignment to one of them."""
+    values = {key_of(text): found for text in sets if (found := several(text))}
+    last = {key_of(text): text for text in sets}
+    for text in sets:
+        if (key := key_of(text)) in values and last[key] != text:
+            raise ConfigError(f"--set {text}: no effect, as another --set gives {key}: leave out one of them")
+    return values
 
 
 def _let_go(run: dict[str, Any], key: str, levels: dict[str, Level], given: Sequence[str]) -> None:

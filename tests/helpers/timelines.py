@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -16,6 +17,7 @@ from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.record_words import STATUSES
+from fedsim.engine.remembered import Memory
 from fedsim.engine.selector import Clients, Facts, Selector, View, stateless
 from fedsim.engine.state import Evaluate, Plan, RunState, Stop
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
@@ -79,7 +81,16 @@ def plan_of(pacing: Pacing, n: int, stop: Stop, select: Any = at_random, **chang
     """A plan for `n` clients that are all alike but for the world."""
     selector = select if isinstance(select, Selector) else stateless(select)
     facts = Facts(np.full(n, 5), np.full((n, 1), 5))
-    plan = Plan(pacing, selector, costs_of(n), facts, stop, seed=0, evaluate=Evaluate(every_steps=0))
+    plan = Plan(
+        pacing,
+        selector,
+        costs_of(n),
+        facts,
+        stop,
+        seed=0,
+        evaluate=Evaluate(every_steps=0),
+        memory=Memory(math.inf),
+    )
     return replace(plan, **changes)
 
 

@@ -94,14 +94,6 @@ def test_naming_the_default_plugin_is_no_change() -> None:
     assert same.algorithm.options == {"weighting": "uniform"}
 
 
-def test_a_key_is_assigned_once() -> None:
-    with pytest.raises(
-        ConfigError, match=r"--set seed=1: no effect, as another --set gives seed: leave out one"
-    ):
-        load_config(TABLES, ["seed=1", "train.lr=0.1", "seed = 2"])
-    assert load_config(TABLES, ["train={lr=0.1}", "train.lr=0.2"])[0].train.lr == 0.2
-
-
 @pytest.mark.parametrize("key", ["pacing.clients", "pacing.minimum", "task.unseen"])
 def test_one_as_a_fraction_is_no_number(key: str) -> None:
     """It would be one client where all may be meant."""
