@@ -116,7 +116,7 @@ def test_the_command_runs_the_cells_as_a_study_does_and_the_same_command_continu
     assert code == 0
     assert "4 of 4 cells are done already" in text
     assert "not part" not in text
-    code, text = ran(path, *asked[1:-1], "--set", "train.lr=0.1,0.4")
+    code, text = ran(*("train.lr=0.1,0.4" if text == "train.lr=0.1,0.2" else text for text in asked))
     assert code == 0
     assert "small: other cells there are not part of this study (2): their runs stay" in text
 
