@@ -19,6 +19,7 @@ from fedsim.config.load import (
     changed,
     changed_within,
     check_effect,
+    key_of,
     tables_of,
 )
 from fedsim.config.requirements import without_idle
@@ -47,7 +48,7 @@ def load_study(
         filled: `filled(raw, source)` completes the tables of the study, named `source` in messages.
     """
     made = [text.strip() for text in assignments(sets)]
-    if seeds is not None and (given := [text for text in made if text.partition("=")[0].strip() == "seeds"]):
+    if seeds is not None and (given := [text for text in made if key_of(text) == "seeds"]):
         raise ConfigError(f"--set {given[0]}: no effect, as --seeds gives the seeds: leave out one of them")
     written, path = tables_of(study, "study")
     if "task" in written and "run" not in written:
@@ -105,7 +106,7 @@ def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str])
         return
     key = study.tune.key
     for text in sets:
-        if text.partition("=")[0].strip() == key:
+        if key_of(text) == key:
             axes = " and ".join(study.tune.axes)
             raise ConfigError(
                 f"--set run.{text}: no effect, as [tune] chooses {key} at each level of {axes}; set tune.values, or "
@@ -128,7 +129,7 @@ def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
             )
     raw["run"] = changed(raw.get("run", {}), _of_runs(sets))
     for text in sets:
-        if text.partition("=")[0].partition(".")[0].strip() == "scales":
+        if key_of(text).partition(".")[0] == "scales":
             raise ConfigError(
                 f"--set {text}: no effect, as --scale is applied first; set the key itself, such as run.stop.steps"
             )
