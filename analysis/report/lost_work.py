@@ -11,6 +11,13 @@ from fedsim.analysis.report.sentences import sentence, shares, spread
 from fedsim.analysis.statistics.waste import USED, WASTED, waste_by_status
 
 _LATE = ("late", "stale", "remembered")
+_OTHERS = (
+    ("late", "jobs", "came too late for their step"),
+    ("void", "jobs", "came in time for a step with too few updates"),
+    ("empty", "steps", "had no update to use"),
+    ("few", "steps", "had fewer updates than the minimum"),
+)
+"""Counts of `Work`, of what they are a part, and what is said of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +68,11 @@ def lost_work(works: Mapping[str, Work], each: str = "in each run") -> str:
     if not any(work.jobs for work in works.values()):
         return "No job was recorded."
     lost = {name: (work.lost, work.jobs) for name, work in works.items()}
-    late = {name: (work.late, work.jobs) for name, work in works.items()}
-    void = {name: (work.void, work.jobs) for name, work in works.items()}
-    empty = {name: (work.empty, work.steps) for name, work in works.items()}
-    few = {name: (work.few, work.steps) for name, work in works.items()}
     clauses = [f"clients lost {shares(lost, 'jobs', each)}" if _any(lost) else "no job was lost"]
-    if _any(late):
-        clauses.append(f"{shares(late, 'jobs', each)} came too late for their step")
-    if _any(void):
-        clauses.append(f"{shares(void, 'jobs', each)} came in time for a step with too few updates")
-    if _any(empty):
-        clauses.append(f"{shares(empty, 'steps', each)} had no update to use")
-    if _any(few):
-        clauses.append(f"{shares(few, 'steps', each)} had fewer updates than the minimum")
+    for part, whole, words in _OTHERS:
+        found = {name: (getattr(work, part), getattr(work, whole)) for name, work in works.items()}
+        if _any(found):
+            clauses.append(f"{shares(found, whole, each)} {words}")
     total = {name: work.used_s + work.wasted_s for name, work in works.items()}
     wasted = {name: 100 * works[name].wasted_s / s for name, s in total.items() if s > 0}
     if any(wasted.values()):
