@@ -8,7 +8,6 @@ happen in this order: arrivals, losses, the deadline, wake-ups; within a kind by
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -197,10 +196,9 @@ class EventLoop:
         run_state.in_flight -= 1
         job_table.land(row)
         run_state.client_records.land(client, run_state.now_us - job_table.number("dispatch_us", row))
-        overdue, limit = self._is_overdue(row), self.plan.pacing.max_staleness
+        overdue = self._is_overdue(row)
         run_state.overdue_running -= overdue
-        most = min(math.inf if limit is None else limit, self.plan.memory.steps if overdue else math.inf)
-        if run_state.step - job_table.number("version", row) > most:
+        if run_state.step - job_table.number("version", row) > self.plan.most_stale(overdue=overdue):
             self._drop([row], "stale")
         elif overdue:
             run_state.overdue.append(row)

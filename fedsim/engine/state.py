@@ -151,6 +151,11 @@ class Plan:
     inclusion: bool = False
     """Whether the rule needs the probability with which each client was chosen."""
 
+    def most_stale(self, *, overdue: bool) -> float:
+        """Return by how many steps an update of use may be stale; an overdue one refreshes the memory alone."""
+        limit = math.inf if self.pacing.max_staleness is None else self.pacing.max_staleness
+        return min(limit, self.memory.steps) if overdue else limit
+
 
 @dataclass(slots=True)
 class RunState:

@@ -62,7 +62,9 @@ def make(
         raise ConfigError(f"{file.name}: world.confound: needs a run's data; set it in the run's [world]")
     check_free(out, force, [file])
     trace = world_trace(world, clients=world.clients, seed=0)
-    check_free(out, force, world_files(world, seed=0))
+    check_free(
+        out, force, world_files(world, seed=0)
+    )  # only now: a file may name itself, which building refuses
     write(trace, out)
 
 

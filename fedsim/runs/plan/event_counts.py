@@ -48,13 +48,19 @@ class Tally:
         ended = self.run_state.job_table.table[rows]
         used = ended["step"] >= 0
         self.staleness.append((ended["step"] - ended["version"])[used])
-        held = self.run_state.remembered.held(self.memory, columns["step"], columns["time_us"])
-        held[ended["client"][used]] = False
-        self.remembered.append(int(held.sum()))
+        self.remembered.append(self._absent(columns["step"], columns["time_us"], ended["client"][used]))
         if self.recorder is None:
             self.crowded()
         else:
             self.recorder.step(result, rows)
+
+    def _absent(self, step: int, now_us: int, present: Ints) -> int:
+        """Return how many updates of absent clients the server remembers at a step."""
+        if not self.memory.steps:
+            return 0
+        held = self.run_state.remembered.held(self.memory, step, now_us)
+        held[present] = False
+        return int(held.sum())
 
     def crowded(self) -> None:
         """Count the jobs that ended."""
