@@ -37,6 +37,7 @@ from fedsim.algorithms.mathematics.min_norm import Solver
 from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.algorithms.mathematics.stack_views import participation_window
 from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import Unless
 from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless
 
 _FAIR_WEIGHTS: dict[str, Callable[[Floats], Floats]] = {
@@ -52,7 +53,7 @@ def fedlf(
     lengths: Literal["equal", "raw"] = "equal",
     level: Literal["layers", "slices", "model"] = "layers",
     fair_row: Literal["gradient", "unit", "none"] = "gradient",
-    merging: bool = True,
+    merging: Annotated[bool, Unless("level", "model")] = True,
     absent: Literal["window", "none", "previous", "all"] = "window",
     zero_tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-4,
     solver: Solver = "direct",

@@ -18,10 +18,12 @@ import math
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from fedsim.common.arrays import Floats
+from fedsim.common.option_requirements import Unless
 from fedsim.common.units import DAY_US, HOUR_US, US
 from fedsim.scenarios.processes.devices import PHONES, Devices
 from fedsim.scenarios.processes.laws import exponentials
@@ -49,7 +51,7 @@ class DiurnalOptions:
     """Mean length of a session where the probability is constant, at least a minute."""
     time_zones: int = 4
     """Number of time zones, 1 to 48; virtual time 0 is midnight in the easternmost, zone 0."""
-    zone_spread: str | float = "6h"
+    zone_spread: Annotated[str | float, Unless("time_zones", 1)] = "6h"
     """Time from the easternmost zone to the westernmost; the others lie evenly between them."""
     habit_sigma: float = 0.7
     """Standard deviation of a client's own shift of the log odds, 0 to 5."""

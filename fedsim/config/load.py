@@ -65,8 +65,9 @@ def read_runs(config: Source, sets: Sets = (), filled: Filled = lambda raw, sour
         _check_stem(path)
     source, name = ("config", "run") if path is None else (path.name, path.stem)
     raw, written = filled(raw, source), filled(written, source)
+    check_kept(written, named_arms(written), f"{source}: ")
     runs = parse(raw, source, default_name=name, before=written)
-    check_effect(written, made, {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()})
+    check_effect(written, made, named_arms(raw))
     return runs
 
 
@@ -170,6 +171,38 @@ def check_effect(
                 f"--set {table}{text}: no effect, as {each}{', '.join(overlays)} replaces it; set it there, such as "
                 f"{next(iter(overlays))}.{text}"
             )
+
+
+def check_kept(base: Mapping[str, Any], overlays: Mapping[str, Mapping[str, Any]], place: str) -> None:
+    """Raise ConfigError for a key that is no plug-in's own and that no overlay keeps, as each names another plug-in.
+
+    Args:
+        base: the configuration in its file.
+        overlays: the arms or levels whose keys replace those of the configuration, by their tables in the file.
+        place: where the configuration is, such as `fair.toml: `, for the message.
+    """
+    for table, keys in base.items() if overlays else ():
+        model, changes = _NAMES.get(f"{table}.name"), [overlay.get(table) for overlay in overlays.values()]
+        if model is None or not all(isinstance(each, Mapping) for each in (keys, *changes)):
+            continue
+        if any(_same_plugin(table, keys, each) for each in changes):
+            continue
+        for key, value in keys.items():
+            shared = model.model_fields.get(key)
+            if key != "name" and (
+                "name" not in keys if shared is None else value not in (shared.default, [])
+            ):
+                raise ConfigError(
+                    f"{place}{table}.{key}: no effect, as each of {', '.join(overlays)} names another {table}; set it "
+                    f"there, such as {next(iter(overlays))}.{table}.{key}"
+                )
+
+
+def named_arms(raw: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the arms of a configuration by their tables in the file."""
+    arms = raw.get("arms")
+    tables = arms.items() if isinstance(arms, Mapping) else ()
+    return {f"arms.{arm}": each for arm, each in tables if isinstance(each, Mapping)}
 
 
 def refuse_own(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -312,9 +345,13 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     for key, value in changes.items():
         below: Any = result.get(key)
         are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
-        same_plugin = are_tables and value.get("name") in (None, below.get("name", _default_name(key)))
-        result[key] = merged(below, value) if same_plugin else value
+        result[key] = merged(below, value) if are_tables and _same_plugin(key, below, value) else value
     return result
+
+
+def _same_plugin(table: str, before: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """Return whether changes of a table leave its plug-in, if it has one."""
+    return changes.get("name") in (None, before.get("name", _default_name(table)))
 
 
 def _default_name(table: str) -> Any:

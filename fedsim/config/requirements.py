@@ -59,11 +59,15 @@ def _across(config: RunConfig) -> Iterator[tuple[str, str]]:
     if config.train.loss_samples != "all":
         lacks = "where neither the rule nor the selector asks clients for losses before training"
         yield "train.loss_samples", "" if _asks_for_losses(config) else lacks
+    client = config.client
+    method = plugins.build("client", client.name, client.working_options())
     if not config.evaluate.personal:
-        client = config.client
-        personal = plugins.build("client", client.name, client.working_options()).personal
         lacks = f"with the client method {client.name!r}, which has no personal models"
-        yield "evaluate.personal", "" if personal else lacks
+        yield "evaluate.personal", "" if method.personal else lacks
+    if config.train.epochs != 1:
+        one_step = method.most_steps == 1 and method.passes(config.train.epochs) == method.passes(1)
+        lacks = f"with the client method {client.name!r} and these options, which take one step a job"
+        yield "train.epochs", lacks if one_step else ""
     yield from _of_adaptation(config)
 
 

@@ -19,6 +19,7 @@ from fedsim.config.load import (
     changed,
     changed_within,
     check_effect,
+    check_kept,
     key_of,
     tables_of,
 )
@@ -57,6 +58,8 @@ def load_study(
         )
     source = source_of(study)
     before = validated(StudyConfig, written, source).at_scale(scale)
+    for axis, levels in before.axes.items():
+        check_kept(before.run, _overlays(axis, levels), f"{source}: run.")
     scaled = before.resolved()
     raw = _assigned(deepcopy(scaled), made)
     if seeds is not None:
@@ -98,9 +101,7 @@ def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str])
     combinations = study.combinations()
     for axis, levels in study.axes.items():
         used = {each[axis] for each in combinations}
-        overlays = {
-            f"axes.{axis}.{quoted(level)}": tables for level, tables in levels.items() if level in used
-        }
+        overlays = _overlays(axis, {level: tables for level, tables in levels.items() if level in used})
         check_effect(written, sets, overlays, "run.")
     if study.tune is None:
         return
@@ -112,6 +113,11 @@ def _check_effects(study: StudyConfig, written: dict[str, Any], sets: list[str])
                 f"--set run.{text}: no effect, as [tune] chooses {key} at each level of {axes}; set tune.values, or "
                 "tune.chosen"
             )
+
+
+def _overlays(axis: str, levels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the levels of an axis by their tables in the file."""
+    return {f"axes.{axis}.{quoted(level)}": tables for level, tables in levels.items()}
 
 
 def source_of(study: Source) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import read_toml, validated
-from fedsim.config.load import CHOSEN_FOR, changed, check_effect, key_of, value_at
+from fedsim.config.load import CHOSEN_FOR, changed, check_effect, check_kept, key_of, named_arms, value_at
 from fedsim.config.study.study import StudyConfig
 from fedsim.studies.key_axis import Level, axis_name, levels_of, several
 from fedsim.studies.load_study import seeds_of, without_idle_keys
@@ -38,10 +38,10 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
     fixed = [text for text in sets if not several(text)]
     if seeds is not None and (given := [text for text in fixed if key_of(text) == "seed"]):
         raise ConfigError(f"--set {given[0]}: no effect, as --seeds gives the seeds: leave out one of them")
+    check_kept(written, named_arms(written), f"{path.name}: ")
     run = changed(deepcopy(written), fixed)
+    check_effect(written, fixed, named_arms(run))
     name, seed, arms = run.pop("name", path.stem), run.pop("seed", 0), run.pop("arms", {})
-    if isinstance(arms, Mapping):
-        check_effect(written, fixed, {f"arms.{arm}": tables for arm, tables in arms.items()})
     axes: dict[str, Any] = {"arm": arms} if arms else {}
     for key, each in values.items():
         if reason := _ALONE.get(key.partition(".")[0]):

@@ -62,6 +62,21 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("algorithm.seed", {"algorithm": {"name": "fedfv", "seed": 3}}, 'it needs order = "random"'),
     ("algorithm.memory", {"algorithm": {"name": "fedavg", "memory": "1h"}}, "remembers no absent clients"),
+    (
+        "algorithm.merging",
+        {"algorithm": {"name": "fedlf", "level": "model", "merging": False}},
+        "another 'level'",
+    ),
+    (
+        "train.epochs",
+        {"train": {"epochs": 3}, "client": {"name": "fedprox", "form": "released"}},
+        "which take one step a job",
+    ),
+    (
+        "world.options.zone_spread",
+        {"world": {"scenario": "diurnal", "options": {"time_zones": 1, "zone_spread": "3h"}}},
+        "another 'time_zones'",
+    ),
     ("algorithm.rows", {"algorithm": {"rows": "current"}}, "every update starts from the newest model"),
     (
         "algorithm.wrap.0.b",

@@ -9,6 +9,7 @@ import pytest
 import tomli_w
 
 from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
 from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
 from fedsim.config.timing import CostSection
@@ -178,6 +179,26 @@ def test_an_arm_has_the_name_of_its_table() -> None:
 def test_a_mistake_in_an_arm_names_the_arm() -> None:
     with pytest.raises(ConfigError, match="arm 'b'"):
         parse(GOOD | {"arms": {"a": {}, "b": {"seed": "x"}}}, "x.toml", "x")
+
+
+def test_options_of_a_plug_in_that_no_arm_keeps_are_refused() -> None:
+    arms = {"a": {"algorithm": {"name": "fedfv"}}, "b": {"algorithm": {"name": "fedlf"}}}
+    with pytest.raises(
+        ConfigError,
+        match=r"config: algorithm\.memory: no effect, as each of arms\.a, arms\.b names another algorithm",
+    ):
+        load_config(GOOD | {"algorithm": {"memory": 5}, "arms": arms})
+    some = {
+        "a": {"algorithm": {"name": "fedlf"}},
+        "b": {"algorithm": {"memory": 7}},
+        "c": {"train": {"lr": 0.5}},
+    }
+    kept = load_config(GOOD | {"algorithm": {"name": "fedfv", "memory": 5}, "arms": some})
+    assert [run.algorithm.memory for run in kept] == [0, 7 * US, 5 * US]
+    written_out = {"algorithm": {"name": "qfedavg", "q": 2.0, "memory": 0, "wrap": [], "rows": "start"}}
+    load_config(GOOD | written_out | {"arms": arms})  # defaults, and an option of another rule
+    with pytest.raises(ConfigError, match=r"algorithm\.q: no effect"):
+        load_config(GOOD | {"algorithm": {"q": 2.0}, "arms": arms})
 
 
 def test_an_assignment_that_every_arm_replaces_is_refused(tmp_path: Path) -> None:

@@ -302,6 +302,21 @@ def test_an_assignment_that_every_level_replaces_is_refused() -> None:
         load_study(SMALLEST, sets=("run.train.lr=0.3", own_rate, "only.rule=fedfv"))
 
 
+def test_options_of_a_plug_in_that_no_level_keeps_are_refused() -> None:
+    rules = {rule: {"algorithm": {"name": rule}} for rule in ("fedfv", "fedlf")}
+    raw = {
+        "name": "s",
+        "seeds": 1,
+        "run": read_toml(SMALLEST)["run"] | {"algorithm": {"memory": 5}},
+        "axes": {"rule": rules},
+    }
+    with pytest.raises(
+        ConfigError,
+        match=r"study: run\.algorithm\.memory: no effect, as each of axes\.rule\.fedfv, axes\.rule\.fedlf names",
+    ):
+        load_study(raw)
+
+
 def test_a_scale_replaces_seeds_and_keys_and_assignments_come_after_it() -> None:
     full = load_study(
         SMALLEST, scale="full", sets=("run.stop.steps=9", "axes.rule.fedfv.algorithm.alpha=0.2")
