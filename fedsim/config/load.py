@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -213,24 +214,30 @@ def refuse_own(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         raise ConfigError("parent: it is the run that this one is made from, and cannot be changed")
 
 
-def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
+def changed(
+    raw: dict[str, Any], sets: Sequence[str], base: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Make assignments `a.b=value` in a configuration in place, and return it.
+
+    In an arm or a level, `base` is the configuration whose keys it replaces.
 
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
     the table share stay. So does naming another scenario (`world.scenario=churn`). Keys that were chosen for another
     plug-in or metric go too, unless an assignment sets them. The same holds within an arm. Raises ConfigError.
     """
-    sets = changed_within({"arms": raw.get("arms")}, sets)
+    sets = changed_within({"arms": raw.get("arms")}, sets, raw)
     keys = [key_of(text) for text in sets]
-    before_sets = {key: [value_at(raw, other) for other in others] for key, others in CHOSEN_FOR.items()}
+    whole = merged(base, raw)
+    before_sets = {key: [value_at(whole, other) for other in others] for key, others in CHOSEN_FOR.items()}
     for text, key in zip(sets, keys, strict=True):
         table = key.removesuffix(".name")
         if key in _NAMES and isinstance(before := raw.get(table), Mapping):
             raw[table] = {k: v for k, v in before.items() if k in _NAMES[key].model_fields}
             assign(raw, text)
-            if raw[table]["name"] == before.get("name", _default_name(table)):
+            if raw[table]["name"] == value_at(whole, key):
                 raw[table] = dict(before)
         elif key == "world.scenario" and isinstance(before := raw.get("world"), Mapping):
+            before = dict(before) | {"scenario": whole["world"].get("scenario")}
             raw["world"] = dict(before)
             assign(raw, text)
             if not _same_scenario(before, raw["world"]):
@@ -239,18 +246,19 @@ def changed(raw: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
         assign(raw, text)
     for key, others in CHOSEN_FOR.items():
         table, _, name = key.partition(".")
-        same = [value_at(raw, other) for other in others] == before_sets[key]
+        same = [value_at(merged(base, raw), other) for other in others] == before_sets[key]
         if not same and isinstance(raw.get(table), Mapping) and {table, key}.isdisjoint(keys):
             raw[table] = {k: v for k, v in raw[table].items() if k != name}
     return raw
 
 
-def changed_within(overlays: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
+def changed_within(overlays: Mapping[str, Any], sets: Sequence[str], base: Mapping[str, Any]) -> list[str]:
     """Make the assignments in arms or levels, as `changed` does, and return the others.
 
     Args:
         overlays: by place, such as `arms` or `axes.rule`, the tables of each arm or level by its name.
         sets: assignments such as `arms.fair.algorithm.name=fedlf`.
+        base: the configuration whose keys the arms or levels replace.
     """
     left = list(sets)
     for place, named in overlays.items():
@@ -258,7 +266,7 @@ def changed_within(overlays: Mapping[str, Any], sets: Sequence[str]) -> list[str
             below = {text: _below(text, f"{place}.{name}") for text in left}
             inside = [text for text in below.values() if text is not None]
             if inside and isinstance(tables, dict):
-                named[name] = changed(deepcopy(tables), inside)  # two arms may be one dict of Python
+                named[name] = changed(deepcopy(tables), inside, base)  # two arms may be one dict of Python
                 left = [text for text, assignment in below.items() if assignment is None]
     return left
 

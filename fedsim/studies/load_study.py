@@ -133,7 +133,8 @@ def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
                 f"--set {text}: expected one value, found several: make them an axis, with a table such as "
                 "[axes.AXIS.LEVEL] for each; text with a comma needs quotes"
             )
-    raw["run"] = changed(raw.get("run", {}), _of_runs(sets))
+    written = raw.get("run", {})
+    raw["run"] = changed(deepcopy(written), _of_runs(sets))
     for text in sets:
         if key_of(text).partition(".")[0] == "scales":
             raise ConfigError(
@@ -141,7 +142,7 @@ def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
             )
     axes = raw.get("axes")
     levels = {f"axes.{axis}": axes[axis] for axis in axes} if isinstance(axes, Mapping) else {}
-    for text in changed_within(levels, [text for text in sets if not text.startswith("run.")]):
+    for text in changed_within(levels, [text for text in sets if not text.startswith("run.")], written):
         assign(raw, text)
     return raw
 

@@ -73,6 +73,25 @@ def test_another_plugin_in_an_arm_drops_the_options_of_the_first() -> None:
     assert kept.algorithm.options == {"alpha": 0.2, "tau": 2}
 
 
+def test_an_arm_without_a_name_has_options_of_the_plug_in_that_it_inherits() -> None:
+    base = {"algorithm": {"name": "fedexp"}, "stop": {"steps": 2, "metric": "loss", "target": 1.0}}
+    base |= {"evaluate": {"every_steps": 1}, "world": {"scenario": "diurnal"}}
+    arm = {"algorithm": {"weighting": "uniform"}, "stop": {"rising": False}}
+    raw = (
+        TABLES
+        | base
+        | {"arms": {"a": arm | {"world": {"options": {"time_zones": 2}, "after_end": "repeat"}}}}
+    )
+    (default,) = load_config(raw, {"arms.a.algorithm.name": "fedavg", "arms.a.stop.metric": "mean_percent"})
+    assert (default.algorithm.name, default.algorithm.options) == ("fedavg", {})
+    assert default.stop.stop().rising
+    (same,) = load_config(raw, {"arms.a.algorithm.name": "fedexp", "arms.a.world.scenario": "diurnal"})
+    assert same.algorithm.options == {"weighting": "uniform"}
+    assert same.world.options == {"time_zones": 2}
+    (other,) = load_config(raw, {"arms.a.world.scenario": "churn"})
+    assert other.world.options == {}
+
+
 @pytest.mark.parametrize("key", ['arms."0.4"', "arms.0.4", "arms . '0.4'", "arms.x", 'arms."x"'])
 def test_an_arm_may_be_named_in_quotes(key: str) -> None:
     arm = {"algorithm": {"name": "fedasync", "alpha": 0.4}}

@@ -279,6 +279,13 @@ def test_an_axis_level_that_names_another_plugin_drops_the_options_of_the_first(
     assert [cell.config.algorithm.name for cell in cells_of(study, "s")] == ["fedlf", "fedavg"]
 
 
+def test_a_level_without_a_name_has_options_of_the_plug_in_of_the_study(tmp_path: Path) -> None:
+    axes = {"weighting": {"uniform": {"algorithm": {"weighting": "uniform"}}}}
+    path = study_file(tmp_path, axes, algorithm={"name": "fedexp"})
+    (cell,) = cells_of(load_study(path, sets=["axes.weighting.uniform.algorithm.name=fedavg"]), "s")
+    assert (cell.config.algorithm.name, cell.config.algorithm.options) == ("fedavg", {})
+
+
 def test_seeds_are_given_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--set seed=9: no effect, as --seeds gives the seeds"):
         sweep(written(tmp_path), ["seed=9"], "2")
