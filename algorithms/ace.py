@@ -8,18 +8,26 @@ takes the mean over the clients whose last update is at most `max_age` steps old
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
+from fedsim.algorithms.mathematics.rows import latest
 from fedsim.algorithms.mifa import mifa
-from fedsim.server.rule import Algorithm
+from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def ace(*, max_age: Annotated[int | None, Field(ge=1)] = None) -> Algorithm:
     """Average the last updates of all clients at each arrival, or of those heard from for `max_age` steps."""
     if max_age is None:
         return mifa(divisor="all")
-    recent = mifa(divisor="seen")
-    return replace(recent, needs=replace(recent.needs, memory=max_age))
+
+    def direction(stack: Stack) -> Direction:
+        last = latest(stack.clients)
+        recent = last[stack.ages[last] <= max_age]
+        weights = np.zeros(stack.n)
+        weights[recent] = 1 / max(len(recent), 1)
+        return Direction(weights)
+
+    return stateless(direction, Needs(memory=max_age), ["convex"])

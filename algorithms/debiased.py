@@ -15,7 +15,8 @@ helps as far as a client's last update resembles the next one. Members of the fa
 Choices:
 - `rate` says how π is found. `known` is what the selector stated when it chose: for `uniform` among the clients online
   then, so clients that are seldom online stay under-weighted. It needs a selector that draws and, unless `normalise` is
-  true, a pacing that chooses all clients of a step at once. `count` is the share of steps that used the client.
+  true, a pacing that chooses all clients of a step at once, without over-selection. `count` is the share of steps that
+  used the client.
 - `beta = "adaptive"` takes the β that minimises the estimated variance; no paper has it.
 - A client with several updates in a step counts with their mean.
 - `rescale` multiplies rows by `train.lr_decay` for each step since their model's version, so that a remembered update

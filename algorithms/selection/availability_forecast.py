@@ -35,4 +35,4 @@ def availability_forecast(
         length = durations_us(view, clients) if ahead_us is None else np.full(len(clients), ahead_us)
         return order(clients, chances(after, clients, start, start + length), k, rng), after
 
-    return Selector(select)
+    return Selector(select, draws=False)

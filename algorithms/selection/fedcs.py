@@ -42,7 +42,8 @@ def fedcs(
         fitting = np.array(_fitting(times, upload_share, k, limit_us), dtype=np.int64)
         return Choice(by_time[fitting], share_of_ties(times, fitting))
 
-    return stateless(select, needs=frozenset[Need]() if own_us else frozenset[Need]({"deadline"}))
+    needs = frozenset[Need]() if own_us else frozenset[Need]({"deadline"})
+    return stateless(select, needs=needs, draws=False)
 
 
 def _fitting(times: Floats, upload_share: float, k: int, limit: float) -> list[int]:

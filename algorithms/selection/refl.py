@@ -78,7 +78,7 @@ def refl(
     def start() -> State:
         return {"slot_us": float(initial_us), "step": 0, "step_us": 0}
 
-    return Selector(select, start, clairvoyant=forecast == "trace")
+    return Selector(select, start, clairvoyant=forecast == "trace", draws=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,10 @@ def check_kept(base: Mapping[str, Any], overlays: Mapping[str, Mapping[str, Any]
         place: where the configuration is, such as `fair.toml: `, for the message.
     """
     for table, keys in base.items() if overlays else ():
-        model, changes = _NAMES.get(f"{table}.name"), [overlay.get(table) for overlay in overlays.values()]
+        model, changes = (
+            _NAMES.get(f"{table}.name"),
+            [overlay.get(table, {}) for overlay in overlays.values()],
+        )
         if model is None or not all(isinstance(each, Mapping) for each in (keys, *changes)):
             continue
         if any(_same_plugin(table, keys, each) for each in changes):

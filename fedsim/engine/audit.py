@@ -13,6 +13,7 @@ import numpy as np
 from fedsim.common.arrays import Ints, Mask
 from fedsim.common.rng import rng
 from fedsim.engine.client_records import ClientRecords
+from fedsim.engine.costs import Costs
 from fedsim.engine.remembered import Memory, Remembered
 from fedsim.training.job import Cohort
 
@@ -39,6 +40,7 @@ class Audit:
         records: ClientRecords,
         remembered: Remembered,
         memory: Memory,
+        costs: Costs,
         arrived: Ints,
     ) -> Cohort | None:
         """Return the audit's jobs at the step that uses updates of the clients `arrived`; None if it has no audit."""
@@ -46,23 +48,25 @@ class Audit:
             return None
         held = remembered.held(memory, step, now_us)
         held[arrived] = True
-        return self.cohort(step, now_us, records, held)
+        return self.cohort(step, now_us, records, costs, held)
 
-    def cohort(self, step: int, now_us: int, records: ClientRecords, held: Mask) -> Cohort:
+    def cohort(self, step: int, now_us: int, records: ClientRecords, costs: Costs, held: Mask) -> Cohort:
         """Return the audit's jobs at a step.
 
         Clients whose update the server has, `held` [K], come first: those in the step, and absent ones in the history.
-        Other clients fill the remaining places. Each job is the client's next one, with a negative id.
+        Other clients fill the remaining places. Each job is the client's next one, with a negative id; a deadline cuts
+        none short.
         """
         draws = rng(self.seed, "audit", step)
         order = np.concatenate([draws.permutation(np.flatnonzero(group)) for group in (held, ~held)])
         clients = np.sort(order[: self.clients])
+        nths = records.dispatched[clients].astype(np.int64)
         return Cohort(
             ids=-1 - np.arange(len(clients)),
             clients=clients,
-            nths=records.dispatched[clients].astype(np.int64),
+            nths=nths,
             versions=np.full(len(clients), step, dtype=np.int64),
-            shares=np.ones(len(clients)),
+            shares=costs.shares(clients, nths),
             dispatch_us=np.full(len(clients), now_us, dtype=np.int64),
         )
 

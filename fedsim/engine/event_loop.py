@@ -132,9 +132,7 @@ class EventLoop:
 
     def _loses_every_job(self) -> bool:
         """Whether jobs are only lost: sessions may be shorter than jobs, in a world that repeats for ever."""
-        run_state = self.run_state
-        nothing_came = run_state.lost >= _HOPELESS and not (run_state.buffer or run_state.overdue)
-        return nothing_came and self.plan.stop.time_us is None
+        return self.run_state.in_vain >= _HOPELESS and self.plan.stop.time_us is None
 
     def _skip_void_events(self) -> None:
         heap = self.run_state.heap
@@ -194,6 +192,7 @@ class EventLoop:
     def _land(self, client: int, row: int) -> None:
         run_state, job_table = self.run_state, self.run_state.job_table
         run_state.in_flight -= 1
+        run_state.in_vain = 0
         job_table.land(row)
         run_state.client_records.land(client, run_state.now_us - job_table.number("dispatch_us", row))
         overdue = self._is_overdue(row)
@@ -213,6 +212,7 @@ class EventLoop:
         run_state.client_records.lose(client)
         run_state.lost += 1
         run_state.lost_total += 1
+        run_state.in_vain += 1
         run_state.lost_now.append(client)
         run_state.lost_us = run_state.now_us
         attempt = run_state.job_table.number("attempt", row)
@@ -321,7 +321,7 @@ class EventLoop:
         run_state, clients, audit = self.run_state, cohort.clients, self.plan.audit
         staleness, records = run_state.step - cohort.versions, run_state.client_records
         records.use(clients[:present], run_state.step, staleness[:present])
-        known = records, run_state.remembered, self.plan.memory
+        known = records, run_state.remembered, self.plan.memory, self.plan.costs
         return StepInput(
             step=run_state.step,
             clients=clients,

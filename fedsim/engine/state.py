@@ -201,6 +201,8 @@ class RunState:
     late: int = 0
     waits: int = 0
     lost_total: int = 0
+    in_vain: int = 0
+    """Losses noticed since an update last came."""
     lost_now: list[int] = field(default_factory=list)
     """Clients whose losses the server noticed at `lost_us`, if that is the current instant."""
     lost_us: int = -1

@@ -26,7 +26,7 @@ from fedsim.common.errors import CheckpointError, RunError
 from fedsim.common.files import from_json, remove_folder, sha256, space, sync_folder
 from fedsim.records.file_names import CONFIG
 
-FORMAT = 5
+FORMAT = 6
 FOLDER = "checkpoints"
 _STATE = "state.json"
 _FILE_BYTES = 64 * 2**20

@@ -85,11 +85,12 @@ def _check_inclusion(config: RunConfig, wanted: Inclusion, selector: Selector) -
             "draws, such as 'uniform', or a rule that counts, such as 'debiased' with rate = \"count\""
         )
     pacing = config.pacing.pacing()
-    if wanted == "rates" and not (pacing.cancels and pacing.refill == "step" and not config.dropout.replace):
+    at_once = pacing.cancels and pacing.refill == "step" and not config.dropout.replace
+    if wanted == "rates" and not (at_once and pacing.most_updates == pacing.concurrency):
         raise ConfigError(
-            f"algorithm.rate: {rule} for a step, which are known where all clients of a step are chosen at once: with "
-            "pacing.refill = 'step', pacing.late = 'drop' and without dropout.replace; expected these, "
-            "normalise = true, or another rate such as 'count'"
+            f"algorithm.rate: {rule} for a step, which are known where all clients of a step are chosen at once and "
+            "all may count: with pacing.refill = 'step' and pacing.late = 'drop', without over-selection and without "
+            "dropout.replace; expected these, normalise = true, or another rate such as 'count'"
         )
 
 

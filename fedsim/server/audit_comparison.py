@@ -17,9 +17,12 @@ Audited = dict[str, NDArray[Any]]
 """Columns of `audit.parquet`."""
 
 
-def compared(history: GradientHistory, decision: Decision, clients: Ints, rows: Rows) -> Audited:
+def compared(
+    history: GradientHistory, decision: Decision, params: torch.Tensor, clients: Ints, rows: Rows
+) -> Audited:
     """Compare the updates that `clients` [a] would send, `rows` [a] x [P], with those that the server holds of them.
 
+    `params` [P] are those before the step, of which a rule may take a part away (`Direction.keep`).
     Inner products are taken in float64, one row at a time: their bits depend on no other row.
     """
     stack = decision.stack
@@ -28,6 +31,8 @@ def compared(history: GradientHistory, decision: Decision, clients: Ints, rows: 
     weights = np.atleast_2d(decision.weights).max(axis=0)
     share = np.where(np.arange(stack.n) < stack.m, 1.0 / stack.m, 0.0)
     mean, step = history.combine(decision.slots, share).double(), decision.vector.double()
+    if decision.direction.keep != 1.0:
+        step = step + (1 - decision.direction.keep) * params.double()
     angles = []
     for row, slot, held in zip(rows, slots.tolist(), known.tolist(), strict=True):
         true = row.to(mean.device).double()

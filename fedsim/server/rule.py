@@ -187,7 +187,8 @@ class Needs:
     """The remembered rows of clients that are present too, as they were before this step; needs a memory."""
     inclusion: Inclusion = "none"
     """The probabilities with which the selector chose clients, `Stack.inclusion`, as `ratios` of clients to each other
-    or as `rates` of a step, for which the pacing must choose all clients of a step at once."""
+    or as `rates` of a step, for which the pacing must choose all clients of a step at once, and no more than a step can
+    use."""
 
     def __post_init__(self) -> None:
         if not self.memory >= 0:

@@ -291,7 +291,7 @@ class Server:
         """
         if (decision := proposal.decision) is None or not len(clients):
             return None
-        return compared(self.history, decision, clients, self._parted(rows)[0])
+        return compared(self.history, decision, self.params, clients, self._parted(rows)[0])
 
     def update_norms(self, clients: Ints) -> Floats:
         """Return the norms [c] of the last updates of `clients`, NaN without one, if the spec keeps them."""

@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
+from pydantic import BaseModel
 
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.analysis.opening.study_file import study_of
 from fedsim.common.errors import ConfigError, Error, FolderError
 from fedsim.common.files import from_json, make_directory, write_json, write_text
 from fedsim.config.run import RunConfig
+from fedsim.config.section import PluginSection
 from fedsim.config.study.study import StudyConfig
+from fedsim.config.world import WorldConfig
 from fedsim.records.existing_run import (
     ExistingRun,
     State,
@@ -238,8 +241,28 @@ class StudyFolder:
 
 def _config_digest(config: RunConfig) -> str:
     """Return 16 hexadecimal digits that depend on the keys of a configuration that differ from their defaults."""
-    keys = config.model_dump(mode="json", exclude_defaults=True)
-    return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps(_own_keys(config), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _own_keys(value: Any) -> Any:
+    """Return a table, and those in it, without the keys that have their defaults; whole numbers are integers."""
+    if isinstance(value, Mapping):
+        return {key: _own_keys(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_own_keys(inner) for inner in value]
+    if not isinstance(value, BaseModel):
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+    defaults = {name: field.get_default() for name, field in type(value).model_fields.items()}
+    if isinstance(value, PluginSection):
+        defaults |= plugins.resolved(value.kind, value.name, {}, value.supplied)
+    keys = dict(value)
+    if isinstance(value, WorldConfig) and value.scenario is not None:
+        options = plugins.resolved("scenario", value.scenario, {}, ())
+        keys |= {"options": {k: v for k, v in value.options.items() if k not in options or v != options[k]}}
+    return {
+        key: _own_keys(inner) for key, inner in keys.items() if key not in defaults or inner != defaults[key]
+    }
 
 
 def _config_digests(file: Path) -> dict[str, str]:

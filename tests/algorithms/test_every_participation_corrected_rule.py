@@ -160,6 +160,13 @@ def test_a_rule_takes_the_steps_of_its_paper(
         assert_same(ours, theirs, 1e-8)
 
 
+def test_updates_older_than_the_largest_age_of_ace_do_not_count_in_a_call_either() -> None:
+    rows = np.array([[1.0], [3.0], [9.0]])
+    found = combine("ace", rows, losses=None, options={"max_age": 4}, ages=[0, 4, 5], clients=[0, 1, 2])
+    assert found.direction.tolist() == [2.0]
+    assert found.weights.tolist() == [[0.5, 0.5, 0.0]]
+
+
 @pytest.mark.parametrize(
     ("rule", "options"),
     [

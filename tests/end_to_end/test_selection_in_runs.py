@@ -168,6 +168,7 @@ def test_probabilities_are_known_where_places_are_filled_one_at_a_time(
         {"preset": "fedbuff", "buffer": 2, "concurrency": 4},
         {"preset": "fedasync", "concurrency": 4},
         {"preset": "deadline", "clients": 4, "deadline": "1h", "late": "keep"},
+        {"preset": "overselect", "clients": 3, "extra": 1},
     ],
     ids=lambda pacing: str(pacing["preset"]),
 )
@@ -180,10 +181,21 @@ def test_chances_of_one_choice_are_no_rates_of_a_step_of_several(pacing: dict[st
 
 
 @pytest.mark.parametrize(
-    "name", ["round_robin", "longest_absent", "fastest_first", "slowest_first", "ucb_cs"]
+    "name",
+    [
+        "round_robin",
+        "longest_absent",
+        "fastest_first",
+        "slowest_first",
+        "ucb_cs",
+        "fedcs",
+        "availability_forecast",
+        "refl",
+    ],
 )
 def test_a_rule_that_divides_by_chances_refuses_a_selector_that_leaves_nothing_to_chance(name: str) -> None:
-    config = small(algorithm={"name": "fedstale", "rate": "known"}, selection={"name": name})
+    deadline = {"preset": "deadline", "clients": 4, "deadline": "1h"}
+    config = small(algorithm={"name": "fedstale", "rate": "known"}, selection={"name": name}, pacing=deadline)
     with pytest.raises(
         ConfigError, match=rf"selection.name: rule 'fedstale' .* '{name}' draws none but ties"
     ):

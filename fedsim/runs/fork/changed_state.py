@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.plan_change import keep_work, move_ends, repace
+from fedsim.engine.remembered import Remembered
 from fedsim.engine.state import RunState
 from fedsim.records.checkpoint import State
 from fedsim.records.run_folder import optional_tables
@@ -26,9 +28,12 @@ def changed_state(
     """Return the state from which the run continues with the parts of `after` at `now_us`."""
     left_out = {name for name in OPTIONAL if name not in optional_tables(after.config)}
     rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
+    run_state, trainer = _run_state(state, before, after, keep_online, now_us), _trainer(state, before, after)
+    if trainer["server"] is not state["trainer"]["server"]:
+        run_state.remembered = _remembered(trainer["server"]["history"]["columns"], run_state.n_clients)
     return state | {
-        "run_state": _run_state(state, before, after, keep_online, now_us).state(),
-        "trainer": _trainer(state, before, after),
+        "run_state": run_state.state(),
+        "trainer": trainer,
         "records": state["records"] | {"rows": rows},
         "spent_s": 0.0,
     }
@@ -69,6 +74,14 @@ def _require_single_steps(run_state: RunState, rule: str) -> None:
             f"fork: algorithm.name: rule {rule!r} wants one gradient step on all samples of a client, and the job of "
             f"client {others[0]}, under way at the fork, takes several: fork a run whose [train] makes one step"
         )
+
+
+def _remembered(history: Mapping[str, Ints], n_clients: int) -> Remembered:
+    """Return whose updates a server has, by the columns of its history: it may have lost or dropped some."""
+    remembered = Remembered.of(n_clients)
+    remembered.step[history["client"]] = history["received"]
+    remembered.time_us[history["client"]] = history["received_us"]
+    return remembered
 
 
 def _stop_settings(config: RunConfig) -> tuple[object, ...]:

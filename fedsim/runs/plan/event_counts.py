@@ -102,7 +102,10 @@ class CountingTrainer(NullTrainer):
         if not self.ahead:
             self._count(cohort)
         if arrivals.audit is not None and arrivals.m:
-            self.audited += float(self.sizes[arrivals.audit.clients].sum()) * (self.passes_each + _LOSSES)
+            audited = self.sizes[arrivals.audit.clients]
+            self.audited += (
+                float(audited @ arrivals.audit.shares) * self.passes_each + float(audited.sum()) * _LOSSES
+            )
         return super().step(arrivals, cohort)
 
     def losses(self, clients: Ints, version: int) -> NDArray[np.float64]:

@@ -16,13 +16,16 @@ from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.engine.audit import Audit, parts_of
 from fedsim.engine.client_records import ClientRecords
+from fedsim.engine.costs import Costs, Work
 from fedsim.engine.remembered import Memory, Remembered
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
+from fedsim.runs.fork import At
 from fedsim.runs.plan.event_counts import CountingTrainer
 from fedsim.runs.plan.plan import plan_run
 from fedsim.training.job import Cohort, Job
 from fedsim.training.workbench import Workbench
+from forked_runs import branch
 from small import run, small
 
 AUDIT = {"every": 2, "clients": 7}
@@ -126,6 +129,40 @@ def test_with_full_batches_a_present_row_is_the_true_one(tmp_path: Path) -> None
     )
 
 
+def test_a_client_does_as_much_of_its_work_as_in_its_next_job(tmp_path: Path) -> None:
+    """A present row of full batches is then the true one, though clients do one epoch of three, or any number."""
+    for number, completeness in enumerate(({"low": 1, "high": 1}, {"low": 1, "high": 3, "fixed": True})):
+        config = small(
+            train={"batch_size": "full", "epochs": 3},
+            cost={"completeness": {"mode": "epochs", **completeness}},
+            audit=AUDIT,
+        )
+        rows = audited(tmp_path / str(number), config).query("present")
+        assert len(rows)
+        np.testing.assert_allclose(rows["norm_ratio"], 1.0, atol=1e-5)
+        planned = plan_run(config, workers=0)
+        assert (
+            0
+            < planned.audited
+            < plan_run(config.model_copy(update={"cost": small().cost}), workers=0).audited
+        )
+
+
+def test_a_step_that_scales_the_model_counts_as_a_whole(tmp_path: Path) -> None:
+    """`scaled` takes a part of the model away: the step is the difference of the models."""
+    scaled = {"algorithm": {"name": "fedavg", "weighting": "scaled"}, "train": {"batch_size": "full"}}
+    audits = {"audit": {"every": 3, "clients": 12}, "stop": {"steps": 4}}
+    before = torch.from_numpy(_model(run(small(**scaled, stop={"steps": 3}), tmp_path / "before")))
+    found = run(small(**scaled, **audits), tmp_path)
+    step = (before - torch.from_numpy(_model(found))).double()
+    setup = prepare(small(**scaled))
+    bench, row = Workbench(setup.bench, setup.data), torch.empty_like(before)
+    rows = analysis.open_run(found.folder).frame("audit")
+    for said in rows.itertuples():
+        bench.work(Job(0, said.client, 0, 3), before, row)
+        assert said.true_with_step == pytest.approx(_cosine(row.double(), step), abs=1e-4)
+
+
 def test_it_agrees_with_the_table_of_conflicts(tmp_path: Path) -> None:
     config = small(audit={"every": 1, "clients": 12}, record={"conflicts": "model"}, pacing=BUFFERED)
     opened = analysis.open_run(run(config, tmp_path).folder)
@@ -202,17 +239,18 @@ def test_those_go_first_of_whom_the_server_has_a_row() -> None:
     known, held = ClientRecords.of(20), np.arange(20) < 3
     known.dispatched[:] = np.arange(20)
     audit = Audit(every=5, clients=6, seed=1)
-    none = Remembered.of(20), Memory(), np.array([3])
+    costs = Costs(Work(known.dispatched, np.ones(20), known.dispatched), np.full(20, 6), epochs=3, seed=0)
+    none = Remembered.of(20), Memory(), costs, np.array([3])
     due = [audit.of_step(step, 77, known, *none) for step in range(12)]
     assert [step for step, jobs in enumerate(due) if jobs is not None] == [5, 10]
-    first, again = (audit.cohort(10, 77, known, held) for _ in range(2))
+    first, again = (audit.cohort(10, 77, known, costs, held) for _ in range(2))
     assert set(first.clients.tolist()) >= {0, 1, 2}
     assert len(set(first.clients.tolist())) == 6
     assert first.clients.tolist() == again.clients.tolist() == sorted(first.clients.tolist())
     assert first.nths.tolist() == first.clients.tolist()
     assert (first.dispatch_us == 77).all()
     assert (first.ids < 0).all()
-    chosen = Audit(every=5, clients=2, seed=1).cohort(10, 0, known, held)
+    chosen = Audit(every=5, clients=2, seed=1).cohort(10, 0, known, costs, held)
     assert set(chosen.clients.tolist()) < {0, 1, 2}
 
 
@@ -244,6 +282,20 @@ def test_those_go_first_whatever_the_pacing_and_the_memory(changes: dict[str, An
         sizes.add(len(had[step]) >= 5)
         assert audited_clients <= had[step] if len(had[step]) >= 5 else audited_clients > had[step]
     assert True in sizes
+
+
+def test_those_go_first_whose_updates_a_fork_keeps(tmp_path: Path) -> None:
+    """The window of the parent dropped the others, which the memory of the fork has no updates of."""
+    parent = run(small(algorithm={"name": "fedfv", "tau": 1}, audit={"every": 1, "clients": 5}), tmp_path)
+    child = branch(
+        parent.folder, At(step=5), "algorithm.name=mifa", "record.conflicts=model", out=tmp_path / "fork"
+    )
+    opened = analysis.open_run(child.folder)
+    had = opened.frame("conflicts").query("block == -1").groupby("step")["client"].agg(set)
+    rows = opened.frame("audit").query("step >= 5").groupby("step")["client"].agg(set)
+    assert len(rows) >= 2
+    for step, clients in rows.items():
+        assert clients <= had[step] or had[step] < clients
 
 
 def test_an_audit_is_cut_so_that_its_rows_take_little_memory() -> None:

@@ -418,6 +418,16 @@ def test_a_world_in_which_every_job_is_lost_ends_the_run(monkeypatch: pytest.Mon
     assert run(fedbuff(3, 2), one_works, Stop(steps=100))[1] == "steps"
 
 
+def test_an_update_that_waits_does_not_keep_a_run_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The update of client 0 came first, and those of the others, of whom one is always online, never do."""
+    monkeypatch.setattr("fedsim.engine.event_loop._HOPELESS", 40)
+    short = {c: [(t, t + 2) for t in range(2 * c - 2, 40, 4)] for c in (1, 2)}
+    place = world(online={0: [(0, 40)], **short}, horizon_s=40, after_end="repeat")
+    log, ended_by, event_loop = run(sync(2), place, Stop(steps=100), dropout=Dropout(replace=True))
+    assert (ended_by, log.steps) == ("world", [])
+    assert 40 <= event_loop.run_state.lost <= 42
+
+
 def test_a_world_that_stops_ends_the_run() -> None:
     log, ended_by, event_loop = run(sync(3), world(horizon_s=20), Stop(steps=100))
     assert ended_by == "world"

@@ -28,7 +28,7 @@ import torch
 from rich.console import Console
 
 import fedsim
-from fedsim import analysis
+from fedsim import analysis, plugins
 from fedsim.cli import study as cli_study
 from fedsim.cli.main import main
 from fedsim.common import threads
@@ -552,6 +552,11 @@ def test_settings_edited_beside_results_without_runs_are_noticed(
     again = (file, "--out", copied.parent, "--jobs", 1)
     file.write_text(text.replace('description = "', 'description = "Another: '))
     code, said, err = command(capsys, *again)
+    assert (code, "4 of 4 cells are done already" in said) == (0, True), err
+    rule = read_toml(SMALLEST)["axes"]["rule"]["fedfv"]["algorithm"]
+    default = str(plugins.resolved("rule", "fedfv", {}, ())["tau"])
+    assert "tau" not in rule
+    code, said, err = command(capsys, *again, "--set", f"axes.rule.fedfv.algorithm.tau={default}")
     assert (code, "4 of 4 cells are done already" in said) == (0, True), err
     file.write_text(text.replace("steps = 12", "steps = 2"))
     code, _, err = command(capsys, *again)
