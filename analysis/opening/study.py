@@ -124,8 +124,8 @@ class Study:
                 kept = len(_of_split(cell, None)) if cell.results else 0
                 which = "its last evaluation" if kept == 1 else f"its last {kept} evaluations"
                 what = (
-                    f"{self.folder / RESULTS} has {which} alone; to run it again, remove its lines there and repeat "
-                    "the study"
+                    f"{self.folder / RESULTS} has {which} alone, for fedsim compare --at end; to run it again, remove "
+                    "its lines there and repeat the study"
                 )
                 again = what if cell.results else "fedsim study repeats cells whose folder is missing"
                 raise FolderError(f"{error}; {again}") from error

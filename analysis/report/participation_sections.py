@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
 HEADING = "Fairness against participation"
 _WEIGHTS = (
-    "Quartiles are of clients: the first is there least. Of the two means one counts each client once and one each"
-    f" sample once; intervals are 95 % bootstrap intervals over {ONE_BY_ONE}. {FEW_NOTE} A correlation says what goes"
-    " together, not what causes what."
+    "Quartiles are of clients: the first is there least. From and to are shares of time for availability, samples/s"
+    " for compute, bytes/s for links, and numbers of jobs, updates or samples. Of the two means one counts each client"
+    f" once and one each sample once; intervals are 95 % bootstrap intervals over {ONE_BY_ONE}. {FEW_NOTE} A"
+    " correlation says what goes together, not what causes what."
 )
 _MOST_GROUPINGS = 4
 """Groupings in the figure; the table has all."""

@@ -20,6 +20,7 @@ from fedsim.analysis.report.run_findings import (
     participation_sentence,
 )
 from fedsim.analysis.report.sentences import Claims, listed, seeds, sentence, told
+from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.contrasts import Contrast, by_seed
 from fedsim.analysis.statistics.paired.differences import Better, PairedDifference, differences_of
 from fedsim.analysis.statistics.paired.interaction import interactions
@@ -72,7 +73,8 @@ def study_findings(study: Study) -> Iterator[Finding]:
     if study.finished:
         each = f"with each {' and '.join(study.axes)}"
         yield Finding("lost work", lost_work({n: together(works) for n, works in seen.works.items()}, each))
-    yield Finding("doubts", sentence("; ".join(_doubts(study, compared, sizes, seen))))
+    if clauses := list(_doubts(study, compared, sizes, seen)):
+        yield Finding("doubts", sentence("; ".join(clauses)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +233,10 @@ def _doubts(
     if sizes:
         comparisons, n = len(sizes), max(sizes)
         corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
-        yield (
-            f"Brackets are 95 % intervals of Student's t over seeds{corrected}, and better or worse"
-            f" {_TAKES[study.test]}"
-        )
+        intervals = f"Brackets are 95 % intervals of Student's t over seeds{corrected}"
+        if n < FEWEST:
+            intervals = f"{seeds(n)} {'gives' if n == 1 else 'give'} no interval"
+        yield f"{intervals}, and better or worse {_TAKES[study.test]}"
         if study.test == "rank" and comparisons * smallest_p(n) > ALPHA:
             least = next(k for k in range(n, 100) if comparisons * smallest_p(k) <= ALPHA)
             yield f"{seeds(n)} {'is' if n == 1 else 'are'} too few for that whatever the difference: it takes {least}"

@@ -13,6 +13,7 @@ from fedsim.analysis.opening.study import COLUMN_OF, Study
 from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
 from fedsim.analysis.statistics.time_to_target import SpeedUp, Unit, speed_ups, time_to_target
 from fedsim.analysis.tables.difference_tables import conditions, p_text, plain
+from fedsim.analysis.tables.headings import heading_of
 from fedsim.common import arguments
 from fedsim.common.terminal import ruled_table, shown
 from fedsim.common.units import show_bytes, show_us
@@ -53,8 +54,9 @@ def target_tables(study: Study, metric: str, value: float) -> list[Table]:
 
 
 def title_of(study: Study, metric: str, value: float, unit: Unit) -> str:
-    """Return what a table of times to a target shows, such as `virtual time to mean percent 80`."""
-    return f"{UNITS[unit]} to {metric.replace('_', ' ')} {value:g}{conditions(study)}"
+    """Return what a table of times to a target shows, such as `virtual time to mean accuracy of 80 %`."""
+    heading, _, its_unit = heading_of(metric).partition(", ")
+    return f"{UNITS[unit]} to {heading} of {f'{value:g} {its_unit}'.rstrip()}{conditions(study)}"
 
 
 def _frame(study: Study, reached: pd.DataFrame, unit: Unit) -> pd.DataFrame:

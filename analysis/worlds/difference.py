@@ -13,6 +13,7 @@ from fedsim.common.arrays import Floats, Ints
 from fedsim.worlds.client_statistics import share, time_us
 from fedsim.worlds.interval_arithmetic import cut, fused, of_rows
 from fedsim.worlds.trace import KINDS, MODELLED, Spans, Trace
+from fedsim.worlds.transforms import laps_us
 
 PRESENCE = tuple(kind for kind in KINDS if kind not in MODELLED)
 _SAMPLES: Mapping[str, Callable[[Trace], Floats | Ints]] = {
@@ -104,8 +105,8 @@ def _first_other(a: Trace, b: Trace, kind: str) -> tuple[int, int] | None:
 
 
 def _table(trace: Trace, kind: str) -> Floats:
-    """Return [5, intervals] client, start, end, value and period of each interval."""
+    """Return [5, intervals] client, start, end, value, and the time of its return, of each interval."""
     spans = fused(trace.spans(kind))
-    period = trace.period_us(kind)[spans.client]
+    lap = laps_us(trace, kind) if trace.after_end == "repeat" else trace.period_us(kind)
     value = np.ones(len(spans.client)) if kind in PRESENCE else spans.value
-    return np.stack([spans.client, spans.start_us, spans.end_us, value, period]).astype(np.float64)
+    return np.stack([spans.client, spans.start_us, spans.end_us, value, lap[spans.client]]).astype(np.float64)

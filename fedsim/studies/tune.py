@@ -127,6 +127,9 @@ def tuning_table(study: StudyConfig, folder: Path) -> Table:
     tune, tried = _tune_of(study), analysis.open_study(folder)
     title = f"{tune.key} by {tune.criterion}; * is chosen"
     table = ruled_table(title)
+    table.min_width = min(
+        len(title), 72
+    )  # else narrow columns break the title and the caption into many lines
     for axis in tune.axes:
         table.add_column(axis)
     for value in tune.values:
@@ -138,10 +141,11 @@ def tuning_table(study: StudyConfig, folder: Path) -> Table:
         cells = (f"{text}{mark}" for text, mark in zip(texts, marks, strict=True))
         table.add_row(*map(shown, levels), *cells)
     if at_the_end := extremes(tune):
-        table.caption = shown(
-            "Values outside those tried may be better: "
-            + ", ".join(f"{levels} chose the {end} one" for levels, end in at_the_end.items())
-        )
+        by_end: dict[str, list[str]] = {}
+        for name, end in at_the_end.items():
+            by_end.setdefault(end, []).append(name)
+        chose = (f"{', '.join(named)} chose the {end} one" for end, named in by_end.items())
+        table.caption = shown(f"Values outside those tried may be better: {'; '.join(chose)}")
     return table
 
 

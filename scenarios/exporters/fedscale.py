@@ -1,7 +1,7 @@
 """FedScale's `client_behave_trace`: a pickle of the windows in which each client is online, as `fedscale_availability`.
 
-Times are seconds, whole where they can be. Windows have both ends, so [a, b) ends at b - 1 us. `finish_time` is the
-client's period, else the horizon.
+Times are seconds, whole where they can be. Windows have both ends, so [a, b) ends at b - 1 us; `duration` is the sum of
+their lengths, whatever a fact says. `finish_time` is the client's period, else the horizon.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ def fedscale(trace: Trace) -> Exported:
     open_end = _open_ends(trace, online, unknown)
     first = np.searchsorted(online.client, np.arange(trace.clients + 1))
     periods = np.where(trace.period_us("online") > 0, trace.period_us("online"), trace.horizon_us)
-    facts = {name: _fact(trace, name) for name in ("model", "duration_s")}
+    models = _fact(trace, "model")
     clients = {}
     for client, name in enumerate(ids(trace)):
         start, end = (t[first[client] : first[client + 1]] for t in (online.start_us, online.end_us))
-        stated = facts["duration_s"][client]
         clients[int(name) if name.isdecimal() and str(int(name)) == name else name] = {
-            "model": facts["model"][client],
-            "duration": _seconds(int((end - start).sum())) if stated is None else stated,
+            "model": models[client],
+            "duration": _seconds(int((end - 1 - start).sum())),
             "active": [_seconds(t) for t in start.tolist()],
             "inactive": [_seconds(t - 1) for t in end.tolist()],
             "finish_time": None if open_end[client] else _seconds(int(periods[client])),

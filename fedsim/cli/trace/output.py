@@ -65,8 +65,9 @@ def warnings(trace: Trace) -> Iterator[str]:
         late = f"the first client is online after {show_us(first_us)}"
         yield f"{late}: times count from 0; subtract the first from Unix times"
     if trace.after_end == "repeat" and trace.horizon_us > DAY_US and trace.horizon_us % DAY_US:
-        days = trace.horizon_us // DAY_US + 1
+        days = trace.horizon_us // DAY_US
         yield (
             f"it repeats after {show_us(trace.horizon_us)}, which is no whole number of days, so that each lap moves "
-            f"the hours of the day: a horizon of {days}d has them stay (csv and parquet: --option horizon={days}d)"
+            f"the hours of the day: cut it with fedsim trace edit --crop :{days}d, or import csv and parquet with "
+            f"--option horizon={days + 1}d"
         )

@@ -307,6 +307,18 @@ def test_few_seeds_claim_nothing_however_large_the_difference(
     )
 
 
+def test_nothing_compared_and_nothing_in_doubt_is_no_finding(tmp_path: Path) -> None:
+    """Of one rule, where every client takes part alike."""
+
+    def made(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table]:
+        jobs = jobs_table(client=np.arange(K), dispatch_us=np.zeros(K), end_us=np.ones(K))
+        return {"evals": evals_table(accuracy(0.0, seed)[None]), "jobs": jobs}
+
+    found = analysis.findings(write_study(tmp_path / "s", made, axes={}, seeds=(1, 2)))
+    assert [each.topic for each in found] == ["accuracy", "lost work"]
+    assert "nothing to compare" in found[0].text
+
+
 @pytest.mark.parametrize(("n", "it_takes"), [(1, True), (5, True), (6, False)])
 def test_too_few_seeds_are_told_where_participation_alone_is_compared(
     tmp_path: Path, n: int, it_takes: bool
@@ -314,7 +326,10 @@ def test_too_few_seeds_are_told_where_participation_alone_is_compared(
     """One comparison takes six seeds, since `2^(1 - 6)` is the first below 5 %."""
     texts = told(study_of(tmp_path / "s", {}, n))
     assert "participation" in texts
-    assert "intervals of Student's t over seeds, and better or worse" in texts["doubts"]
+    intervals = (
+        "Brackets are 95 % intervals of Student's t over seeds" if n > 2 else f"{n} seed gives no interval"
+    )
+    assert texts["doubts"].startswith(f"{intervals}, and better or worse")
     assert ("too few for that whatever the difference: it takes 6" in texts["doubts"]) == it_takes
 
 

@@ -174,7 +174,10 @@ def test_a_study_with_a_target_counts_the_time_in_frames_tables_and_report(tmp_p
     assert frames["target.time"]["least"].tolist() == [HOUR_US, HOUR_US]
     assert {*slow} <= {"rule", *COLUMNS}
     titles = [str(table.title) for table in analysis.study_tables(study)]
-    assert titles[-2:] == ["made: steps to mean percent 60", "made: virtual time to mean percent 60"]
+    assert titles[-2:] == [
+        "made: steps to mean accuracy of 60 %",
+        "made: virtual time to mean accuracy of 60 %",
+    ]
     document = study_document(study, tmp_path)
     assert Heading("Time to mean accuracy of 60 %") in document.blocks
     in_hours = document.tables["target-time"]

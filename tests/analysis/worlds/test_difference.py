@@ -61,6 +61,13 @@ def test_a_loop_is_the_same_as_its_laps_written_out():
     assert not found.same
 
 
+def test_a_period_of_the_length_of_the_world_is_no_difference():
+    a = Trace.of(0, 0, 2, "online", clients=1, horizon_us=4, after_end="repeat")
+    rows = [0, 0], [0, 0], [2, 3], ["online", "uplink"], [1.0, 2.0]
+    b = Trace.of(*rows, clients=1, horizon_us=4, after_end="repeat", periods={"online": np.array([4])})
+    assert compare_worlds(a, b).kinds == dict.fromkeys(compare_worlds(a, b).kinds) | {"uplink": (0, 0)}
+
+
 def test_the_first_other_interval_of_each_kind_is_named():
     rows = [(c, t, t + 10, kind, 2.0) for c in (0, 1) for kind in ("uplink", "fault") for t in (0, 20)]
     a = Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=50)

@@ -228,8 +228,8 @@ def test_the_time_to_a_target_is_compared_by_seed(studies: list[Path]) -> None:
     values = study.frame(["mean_percent"])["mean_percent"]
     low, high = float(values.min()) / 2, 100
     text = compared(studies[0], "--target", f"mean_percent={low}", "--at", "steps", "--at", "time")
-    assert f"first: steps to mean percent {low:g}" in text
-    assert f"first: virtual time to mean percent {low:g}" in text
+    assert f"first: steps to mean accuracy of {low:g} %" in text
+    assert f"first: virtual time to mean accuracy of {low:g} %" in text
     assert text.count("3 of 3") >= 4
     assert "speed-up over" in text
     assert "With 3 seeds it cannot be below 0.25" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,17 @@ def test_fedscale_holds_times_online_and_periods(world: Trace) -> None:
             behaviour(back, lap)[ONLINE][ends] > 0, behaviour(world, lap)[ONLINE][ends] > 0
         )
     assert imported(fedscale(back), "fedscale_availability").digest() == back.digest()
+
+
+def test_fedscale_durations_are_those_of_the_windows() -> None:
+    """Of a part of a recording too, whose clients have the durations of the whole as facts."""
+    spans = [0, 0, 1], [0, 20 * US, 5 * US], [10 * US, 30 * US + 1, 6 * US]
+    facts = pa.table({"duration_s": [999.0, 1.0, 7.0]})
+    world = Trace.of(*spans, "online", clients=3, horizon_us=60 * US, about=facts)
+    written = pickle.loads(fedscale(world).data)
+    for client, told in written.items():
+        assert told["duration"] == pytest.approx(sum(told["inactive"]) - sum(told["active"])), client
+    assert [told["duration"] for told in written.values()] == [19.999999, 0.999999, 0]
 
 
 def test_fedscale_tells_of_a_horizon_that_open_ends_change() -> None:

@@ -91,7 +91,7 @@ def test_laps_that_move_the_hours_of_the_day_are_told(tmp_path, end_h, option, w
     (tmp_path / "mine.csv").write_text(f"client,start_h,end_h\na,0,8\nb,2,{end_h}\n")
     options = [word for each in option for word in ("--option", each)]
     output = run("csv", tmp_path / "mine.csv", "-o", tmp_path / "w.parquet", *options).output
-    assert ("a horizon of 2d has them stay" in output) == warned
+    assert ("cut it with fedsim trace edit --crop :1d, or import" in " ".join(output.split())) == warned
 
 
 def test_folders_are_walked(table, tmp_path):
