@@ -1,4 +1,4 @@
-"""fedsim: an asynchronous, actor-based federated-learning simulator with realistic client dynamics.
+"""fedsim simulates federated learning whose clients go offline, straggle or fail, and measures its fairness.
 
     import fedsim
 
@@ -11,5 +11,11 @@
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_lazy, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "run":
+        raise AttributeError("module 'fedsim' has no attribute 'run'; fedsim.simulate runs configurations")
+    return _lazy(name)

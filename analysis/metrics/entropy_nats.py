@@ -8,7 +8,7 @@ from fedsim.common.arrays import Floats, Ints
 
 
 def entropy_nats(accuracy: Floats, n: Ints) -> float:
-    """Return `-sum_k q_k ln q_k` with `q = a / sum a` and `0 ln 0 = 0`, in nats.
+    """Return the entropy of the accuracies, `-sum_k q_k ln q_k` with `q = a / sum a`, in nats.
 
     From 0 (one client has everything) to ln K (all equal, also if all are 0); it is `ln K - kl_nats`.
     Source: uniformity by entropy of q-FFL (Li et al., ICLR 2020), applied to accuracies.

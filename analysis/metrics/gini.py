@@ -10,7 +10,7 @@ SMALLER_IS_BETTER = True
 
 
 def gini(accuracy: Floats, n: Ints) -> float:
-    """Return `sum_ij |a_i - a_j| / (2 K sum_k a_k)`.
+    """Return the Gini coefficient, 0 if all accuracies are equal: `sum_ij |a_i - a_j| / (2 K sum_k a_k)`.
 
     From 0 (all equal, also if all are 0) to `1 - 1/K` (one client has everything). Computed from the sorted
     accuracies as `sum_k (2k - K - 1) a_(k) / (K sum_k a_k)`. Source: Gini, "Variabilita e mutabilita",

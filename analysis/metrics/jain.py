@@ -6,7 +6,7 @@ from fedsim.common.arrays import Floats, Ints
 
 
 def jain(accuracy: Floats, n: Ints) -> float:
-    """Return `(sum_k a_k)^2 / (K sum_k a_k^2)`.
+    """Return Jain's index, 1 if all accuracies are equal: `(sum_k a_k)^2 / (K sum_k a_k^2)`.
 
     From 1/K (one client has everything) to 1 (all equal, also if all are 0); it is the squared cosine of
     `angle_rad`. Source: Jain, Chiu, Hawe, DEC-TR-301, 1984, equation 1.

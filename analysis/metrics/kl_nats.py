@@ -10,7 +10,7 @@ SMALLER_IS_BETTER = True
 
 
 def kl_nats(accuracy: Floats, n: Ints) -> float:
-    """Return `KL(q || uniform) = sum_k q_k ln(K q_k)` with `q = a / sum a` and `0 ln 0 = 0`, in nats.
+    """Return the divergence from equality, `KL(q || uniform) = sum_k q_k ln(K q_k)` with `q = a / sum a`, in nats.
 
     From 0 (all equal, also if all are 0) to ln K (one client has everything). Source: "KL(a||u)" of q-FFL
     (Li et al., ICLR 2020); the logarithm is the natural one.

@@ -36,7 +36,12 @@ class Questions:
         str | None, Option(help="One study or folder of arms: what the others are compared with.")
     ] = None
     metrics: Annotated[
-        list[str] | None, Option("--metric", metavar="NAME", help="Studies: a metric; may be repeated.")
+        list[str] | None,
+        Option(
+            "--metric",
+            metavar="NAME",
+            help="Studies: a metric, as fedsim list metrics names them, or FILE.py:NAME; may be repeated.",
+        ),
     ] = None
     at: Annotated[
         list[str] | None,

@@ -5,28 +5,31 @@ from __future__ import annotations
 import inspect
 from typing import Annotated
 
-import pydantic
 from rich.table import Column, Table
 from typer import Argument
 
 from fedsim import plugins
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.terminal import Terminal, say, shown
-from fedsim.plugins.options import options_of
 
 _KINDS = {facts.group.removeprefix("fedsim."): kind for kind, facts in plugins.KINDS.items()}
 """The kinds of plug-ins by their plurals, which the command line uses."""
 
 
 def list_plugins(
-    kind: Annotated[str, Argument(help=f"One of {', '.join(_KINDS)}.", show_default=False)] = "",
+    kind: Annotated[
+        str, Argument(help=f"One of {', '.join(_KINDS)}; or a plug-in, such as fedfv.", show_default=False)
+    ] = "",
     name: Annotated[
         str, Argument(help="A plug-in of this kind, such as fedfv or mine.py:mine.", show_default=False)
     ] = "",
 ) -> None:
     """List kinds of plug-ins, those of a kind, or one with its options."""
+    of_name = [each for each in _KINDS.values() if kind in plugins.names(each)]
     if not kind:
         _show_kinds()
+    elif kind not in _KINDS and not name and len(of_name) == 1:
+        _show_plugin(of_name[0], kind)
     elif kind not in _KINDS:
         raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
     elif name:
@@ -44,28 +47,17 @@ def _show_kinds() -> None:
     for plural, kind in _KINDS.items():
         table.add_row(plural, plugins.KINDS[kind].purpose, str(len(plugins.names(kind))))
     Terminal().print(table)
-    say("\nfedsim list rules        lists the rules with their options")
-    say("fedsim list rules fedfv  shows one of them, with each option explained")
+    say("\nfedsim list rules  lists the rules")
+    say("fedsim list fedfv  shows one of them, with each option explained")
 
 
 def _show_kind(kind: str) -> None:
-    table = _table("name", "what it does", "options")
+    table = _table("name", "what it does")
     for name in plugins.names(kind):
         source = plugins.distribution(kind, name)
         title = f"{name} ({source})" if source else name
-        table.add_row(title, plugins.summary(kind, name), _options(kind, name))
+        table.add_row(title, plugins.summary(kind, name))
     Terminal().print(table)
-
-
-def _options(kind: str, name: str) -> str:
-    """Return the options of a plug-in with their defaults; a group of options, which have defaults too, as `{...}`."""
-    if kind == "metric":
-        return ""
-    options, texts = options_of(plugins.factory(kind, name), plugins.KINDS[kind].supplied), []
-    for option, parameter in options.items():
-        default = "{...}" if isinstance(parameter.default, pydantic.BaseModel) else repr(parameter.default)
-        texts.append(option if parameter.default is parameter.empty else f"{option}={default}")
-    return ", ".join(texts)
 
 
 def _show_plugin(kind: str, name: str) -> None:

@@ -86,7 +86,8 @@ class _Once(TyperCommand):
 
 app = typer.Typer(
     cls=_Grouped,
-    help="Simulate fair federated learning among clients that come and go.",
+    help="Simulate federated learning whose clients go offline, straggle or fail, and measure its fairness. To start: "
+    "fedsim init NAME",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -83,6 +83,13 @@ def test_a_plug_in_in_a_file_is_shown(
     ]
 
 
+def test_a_plug_in_is_shown_without_its_kind_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed(capsys, "fedfv") == listed(capsys, "rules", "fedfv")
+    twice = [name for name in plugins.names("rule") if name in plugins.names("client")]
+    assert twice
+    assert "there is no kind of plug-in" in listed(capsys, twice[0], code=2)
+
+
 def test_a_misspelt_name_is_refused_with_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'fedlf'" in listed(capsys, "rules", "fedlff", code=2)
     assert "did you mean 'rules'" in listed(capsys, "rulez", "fedlf", code=2)
