@@ -30,6 +30,9 @@ def list_plugins(
         _show_kinds()
     elif kind not in _KINDS and not name and len(of_name) == 1:
         _show_plugin(of_name[0], kind)
+    elif kind not in _KINDS and not name and of_name:
+        commands = [f"fedsim list {plural} {kind}" for plural, each in _KINDS.items() if each in of_name]
+        raise ConfigError(f"there are several plug-ins {kind!r}: {' or '.join(commands)}")
     elif kind not in _KINDS:
         raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
     elif name:

@@ -87,7 +87,9 @@ def test_a_plug_in_is_shown_without_its_kind_too(capsys: pytest.CaptureFixture[s
     assert listed(capsys, "fedfv") == listed(capsys, "rules", "fedfv")
     twice = [name for name in plugins.names("rule") if name in plugins.names("client")]
     assert twice
-    assert "there is no kind of plug-in" in listed(capsys, twice[0], code=2)
+    assert f"fedsim list rules {twice[0]} or fedsim list clients {twice[0]}" in listed(
+        capsys, twice[0], code=2
+    )
 
 
 def test_a_misspelt_name_is_refused_with_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
