@@ -127,9 +127,7 @@ def tuning_table(study: StudyConfig, folder: Path) -> Table:
     tune, tried = _tune_of(study), analysis.open_study(folder)
     title = f"{tune.key} by {tune.criterion}; * is chosen"
     table = ruled_table(title)
-    table.min_width = min(
-        len(title), 72
-    )  # else narrow columns break the title and the caption into many lines
+    table.min_width = min(len(title), 72)  # else a narrow table breaks its title and caption
     for axis in tune.axes:
         table.add_column(axis)
     for value in tune.values:
