@@ -98,7 +98,7 @@ class OortOptions:
     pacer_delta: Annotated[Positive, OfFedScale, Paced] = 5.0
     """Change of the percentile."""
     barred_after: Annotated[int, Field(ge=0)] | Literal["never"] | None = None
-    """Updates after which a client is barred: 10 for "paper", "never" for "fedscale"."""
+    """Updates beyond which a client is barred: 10 for "paper", "never" for "fedscale"."""
     barred_share: Annotated[Share, Barring] = 0.3
     """Largest share of clients that are barred."""
     few_samples: Annotated[int, Field(ge=1), OfFedScale] = 600

@@ -362,7 +362,7 @@ def test_a_study_is_summed_up_by_group_and_compared(tmp_path: Path) -> None:
     assert worst.better == gap.better == victims.better == 1
     assert len(participation_tables(study)) == 3
     told = run_participation_tables(study.run(study.cells[0]))[0].caption
-    assert "Those of fewer than 6 cover less than 95 %." in str(told)
+    assert "Those of ten or fewer cover less than 95 %." in str(told)
     assert set(frames) <= set(analysis.study_frames(study))
 
 
