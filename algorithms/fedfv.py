@@ -54,7 +54,7 @@ def fedfv(
         ages = range(tau, 0, -1) if stack.step >= tau else range(0)
         return fair_average(stack, targets, alpha, ages)
 
-    return stateless(weigh, Needs(gram="model", losses=True, memory=tau))
+    return stateless(weigh, Needs(gram="model", losses=True, memory=tau, reports_of_present=True))
 
 
 def order_by_loss(stack: Stack) -> Order:

@@ -28,4 +28,5 @@ def fedfv_released(
         counted = ages if stack.step >= tau - 1 else range(0)
         return fair_average(stack, order_by_loss(stack), alpha, counted, guard)
 
-    return stateless(weigh, Needs(gram="model", losses=True, memory=max(tau - 1, 0)))
+    needs = Needs(gram="model", losses=True, memory=max(tau - 1, 0), reports_of_present=True)
+    return stateless(weigh, needs)

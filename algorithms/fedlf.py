@@ -89,7 +89,12 @@ def fedlf(
         return Direction(weights, diagnostics={"kkt_residual": worst, "blocks": float(len(layers))})
 
     needs = Needs(
-        _GRAM[level], fair_row != "none", _MEMORY[absent], lengths == "equal", slices=level == "slices"
+        _GRAM[level],
+        losses=fair_row != "none",
+        memory=_MEMORY[absent],
+        reports_of_present=True,
+        scale_free=lengths == "equal",
+        slices=level == "slices",
     )
     return replace(stateless(weigh, needs, ["descent"]), negligible=zero_tolerance)
 

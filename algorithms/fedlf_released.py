@@ -52,4 +52,5 @@ def fedlf_released(*, solver: Solver = "direct") -> Algorithm:
             diagnostics={"kkt_residual": worst, "blocks": float(len(layers))},
         )
 
-    return stateless(weigh, Needs("blocks", losses=True, memory=math.inf, scale_free=True), ["descent"])
+    needs = Needs("blocks", losses=True, memory=math.inf, reports_of_present=True, scale_free=True)
+    return stateless(weigh, needs, ["descent"])

@@ -88,7 +88,12 @@ def fedmdfg(
         return direction, {**after, "mean_norm": equalising.mean_norm}
 
     needs = Needs(
-        gram="model", losses=True, memory=1 if absent else 0, scale_free=True, search=search is not None
+        gram="model",
+        losses=True,
+        memory=1 if absent else 0,
+        reports_of_present=True,
+        scale_free=True,
+        search=search is not None,
     )
     promises: frozenset[Promise] = frozenset({"descent"})
     return Algorithm(weigh, needs, _start, promises=promises, negligible=zero_tolerance)

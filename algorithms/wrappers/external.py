@@ -37,7 +37,7 @@ def external(rule: Algorithm, *, tau: Annotated[int, Field(ge=1)] = 1) -> Algori
         direction = spread(direction, rows, stack.n)
         return (_projected(stack, direction, tau) if stack.step >= tau else direction), after
 
-    needs = replace(with_gram(rule.needs), memory=tau)
+    needs = replace(with_gram(rule.needs), memory=tau, reports_of_present=True)
     return replace(rule, weigh=weigh, needs=needs, promises=frozenset())
 
 

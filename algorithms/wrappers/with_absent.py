@@ -39,4 +39,4 @@ def with_absent(
         direction, after = rule.weigh(part, state)
         return spread(direction, rows, stack.n), after
 
-    return replace(rule, weigh=weigh, needs=replace(rule.needs, memory=memory))
+    return replace(rule, weigh=weigh, needs=replace(rule.needs, memory=memory, reports_of_present=False))

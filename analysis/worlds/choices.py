@@ -45,7 +45,7 @@ def selection_regret(run: Run, *, t_max_us: int | None = None, most: int | None 
     A choice is the jobs dispatched together. With T(A) the time until as many clients of A have arrived as the step
     waits for, r(A) = 1 - min(T(A), t_max) / t_max, and the regret is max r(A) - r(chosen) over all A of the candidates
     that are as many. The times are the world's, so the best A is that of a clairvoyant, who is one step ahead: the
-    candidates are those of this run.
+    candidates are those of this run. Of a fork, only choices after it count.
 
     Columns: `step`, server steps taken before; `time_us`; `chosen` and `candidates`, how many; `took_us` and `best_us`,
     T of the clients chosen and of the best, at most t_max; `regret`.
@@ -54,7 +54,8 @@ def selection_regret(run: Run, *, t_max_us: int | None = None, most: int | None 
         t_max_us: t_max, by default the pacing's deadline, else the longest job of the run that arrived.
         most: the largest number of choices to look at, evenly spaced over the run; by default all.
 
-    Raises FolderError if the folder lacks the world or the clients, and ConfigError if it does not determine the costs.
+    Raises FolderError if the folder lacks the world or the clients, and ConfigError if it does not determine the costs,
+    and with `dropout.partial`, which shortens jobs by the deadline.
     """
     history = _History.of(run)
     return _frame(history, history.longest_us() if t_max_us is None else t_max_us, most)
@@ -132,6 +133,8 @@ class _History:
     pacing: Pacing
     notice_us: int
     droppers: Droppers | None
+    begin_us: int
+    """When the run left its parent; -1 without one."""
 
     @staticmethod
     def of(run: Run) -> _History:
@@ -156,6 +159,7 @@ class _History:
             config.pacing.pacing(),
             config.dropout.handling().notice_us,
             Droppers.among(config.adversaries(), config.seed_of("world")),
+            int((run.manifest.get("parent") or {}).get("forked_us", -1)),
         )
 
     def longest_us(self) -> int:
@@ -172,7 +176,8 @@ class _History:
         first = np.flatnonzero(column["attempt"] == 0)
         keys = np.stack([column["version"][first], column["dispatch_us"][first]])
         groups = np.split(first, 1 + np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)))
-        if not len(first):
+        groups = [rows for rows in groups if len(rows) and column["dispatch_us"][rows[0]] > self.begin_us]
+        if not groups:
             return
         looked = np.arange(len(groups))
         if most is not None and len(groups) > most:
@@ -290,6 +295,10 @@ def _config(run: Run) -> RunConfig:
     if run.config.get("cost", {}).get("reference_flops") is not None:
         raise ConfigError(
             "cost.reference_flops: times depend on the model's operations, which the folder lacks"
+        )
+    if run.config.get("dropout", {}).get("partial"):
+        raise ConfigError(
+            "dropout.partial: the deadline shortens jobs, so that their times depend on the choice"
         )
     train = run.config.get("train", {})
     kept = {name: train[name] for name in ("epochs", "batch_size") if name in train}

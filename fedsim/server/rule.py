@@ -172,6 +172,9 @@ class Needs:
     """The clients' losses before training, `Stack.losses`."""
     memory: float = 0
     """Largest age of a remembered row, in steps: 0 for none, `math.inf` for the last update of every client."""
+    reports_of_present: bool = False
+    """The rule reads losses and accuracies of present rows alone; without this, a fork leaves out remembered rows that
+    came without them."""
     scale_free: bool = False
     """The rule gives all rows the same length first, which undoes what wrappers do to lengths: they refuse it."""
     after: bool = False

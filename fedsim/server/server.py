@@ -143,8 +143,10 @@ class Server:
             self.updates.inherit(saved)
 
     def _usable(self, notes: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-        """Return [k] which rows of another rule's history came with the reports that this rule needs."""
+        """Return [k] which rows of another rule's history came with the reports that this rule reads of them."""
         needs = self.algorithm.needs
+        if needs.reports_of_present:
+            return np.ones(len(notes["loss"]), dtype=bool)
         read = ["loss"] * needs.losses + ["loss_after", "accuracy_after"] * needs.after
         usable = np.ones(len(notes["loss"]), dtype=bool)
         for name in read:

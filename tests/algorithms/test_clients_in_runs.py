@@ -214,7 +214,8 @@ def test_what_cannot_be_is_refused(client: dict[str, Any], message: str) -> None
     ids=str,
 )
 def test_rules_learn_the_steps_that_an_update_comes_from(client: dict[str, Any], share: float) -> None:
-    spec = prepare(small(client=client, train={"batch_size": 7, "epochs": 3}))
+    epochs = 1 if client["name"] == "fedprox" else 3  # as released it takes one step, whatever the epochs
+    spec = prepare(small(client=client, train={"batch_size": 7, "epochs": epochs}))
     bench, train = Workbench(spec.bench, spec.data), spec.bench.method().train
     assert train is not None
     clients, taken = np.arange(spec.data.n_clients), []

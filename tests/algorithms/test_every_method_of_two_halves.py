@@ -301,7 +301,7 @@ def test_fedprox_as_released_tells_fednova_of_the_one_step_that_it_takes() -> No
         small(
             algorithm={"name": "fednova"},
             client={"name": "fedprox", "form": "released"},
-            train={"batch_size": 10, "epochs": 3},
+            train={"batch_size": 10},
         )
     )
     assert spec.plan.costs.steps_done(np.arange(12), np.ones(12)).tolist() == [1] * 12

@@ -22,6 +22,8 @@ from fedsim.engine.state import RunState
 from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.recorder import Recorder
 from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.fork import At
+from forked_runs import branch
 from small import run, small
 from synthetic_runs import jobs_table, write_run
 
@@ -231,6 +233,23 @@ def test_costs_by_operations_of_the_model_are_unknown(tmp_path: Path) -> None:
     folder = run(small(cost={"payload": "5 MB", "reference_flops": 1000.0}), tmp_path).folder
     with pytest.raises(ConfigError, match=r"cost\.reference_flops: times depend"):
         selection_regret(analysis.open_run(folder))
+
+
+def test_jobs_that_a_deadline_shortens_have_no_times_of_their_own(tmp_path: Path) -> None:
+    deadline = {"preset": "deadline", "clients": 3, "deadline": "20s"}
+    config = small(pacing=deadline, train={"epochs": 3}, dropout={"partial": True})
+    folder = run(config, tmp_path).folder
+    with pytest.raises(ConfigError, match=r"dropout\.partial: the deadline shortens jobs"):
+        selection_regret(analysis.open_run(folder))
+
+
+def test_of_a_fork_the_choices_after_it_count(tmp_path: Path) -> None:
+    parent = run(small(), tmp_path).folder
+    child = branch(parent, At(step=4), "pacing.clients=2", out=tmp_path / "fork").folder
+    before, after = (selection_regret(analysis.open_run(folder)) for folder in (parent, child))
+    assert set(before["step"]) > {0, 1, 2, 3}
+    assert min(after["step"]) == 5
+    assert set(after["chosen"]) == {2}
 
 
 # Shares

@@ -329,10 +329,16 @@ def test_absent_clients_are_forgotten_after_virtual_time(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("losses", "memory", "kept"), [(False, "math.inf", [1, 2]), (True, "math.inf", [2]), (True, "0", [])]
+    ("needs", "kept"),
+    [
+        ("memory=math.inf", [1, 2]),
+        ("losses=True, memory=math.inf", [2]),
+        ("losses=True, memory=math.inf, reports_of_present=True", [1, 2]),
+        ("losses=True", []),
+    ],
 )
 def test_of_another_rule_s_rows_those_are_inherited_whose_losses_are_known_if_it_needs_them(
-    tmp_path: Path, losses: bool, memory: str, kept: list[int]
+    tmp_path: Path, needs: str, kept: list[int]
 ) -> None:
     before = server(listening(tmp_path))
     unknown = replace(arrivals(0, [1]), reports=Reports.of([Report(loss_before=math.nan)]))
@@ -345,7 +351,7 @@ def test_of_another_rule_s_rows_those_are_inherited_whose_losses_are_known_if_it
         "def heir():\n"
         "    def mean(stack):\n"
         "        return Direction(np.ones(stack.n))\n"
-        f"    return stateless(mean, Needs(losses={losses}, memory={memory}))\n"
+        f"    return stateless(mean, Needs({needs}))\n"
     )
     after = server(f"{other}:heir")
     after.inherit(before.save(), 1, same_rule=False)
@@ -769,6 +775,7 @@ def test_a_rule_needs_nothing_that_it_does_not_declare() -> None:
         "gram": "none",
         "losses": False,
         "memory": 0,
+        "reports_of_present": False,
         "scale_free": False,
         "after": False,
         "slices": False,
