@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import word_counts
-from fedsim.common.units import HOUR_US, show_us
+from fedsim.common.units import HOUR_US, US, show_us
 from fedsim.records.file_names import WORLD
 
 EXTREME_WEIGHT = 1e4
@@ -87,6 +87,19 @@ def _nonfinite(run: Run) -> str:
     return f"left out {left_out:,} updates that were not finite or too long" if left_out else ""
 
 
+def _unattacked(run: Run) -> str:
+    """Return whether no client of an adversary had a job while the adversary is active."""
+    tables, idle = run.config.get("adversary", []), []
+    clients, times_us = (run.jobs[name].to_numpy() for name in ("client", "dispatch_us"))
+    each = tables if isinstance(tables, list) else [tables]
+    for table, adversary in zip(each, run.manifest.get("adversaries") or [], strict=False):
+        theirs = times_us[np.isin(clients, adversary["clients"])]
+        active = (theirs >= table.get("after", 0) * US) & (theirs < table.get("until", np.inf) * US)
+        if not active.any():
+            idle.append(str(adversary["name"]))
+    return f"was not attacked: no client of {' or '.join(idle)} had a job in its time" if idle else ""
+
+
 def _extreme(run: Run) -> str:
     weights = run.steps["max_weight"].to_numpy()
     steps = int((weights > EXTREME_WEIGHT).sum())
@@ -136,6 +149,7 @@ _CHECKS: tuple[tuple[Callable[[Run], str], str], ...] = (
     (_never_evaluated, "were never evaluated"),
     (_learned_nothing, "say nothing about learning"),
     (_nonfinite, "left out updates that were not finite or too long"),
+    (_unattacked, "were not attacked by an adversary, whose clients had no job in its time"),
     (_outlived, "were longer than their worlds"),
     (_early, "ended early"),
     (_extreme, f"have steps with a weight above {EXTREME_WEIGHT:,.0f}, whose direction rounding decides"),

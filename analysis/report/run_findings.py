@@ -199,7 +199,12 @@ def participation_sentence(
     """
     n, k = next(iter(counts))
     least = PARTICIPATION[by][0]
-    who = f"the {n} of {k} clients {least}" if len(counts) == 1 else f"the quarter of clients {least}"
+    who = f"the {n} of {k} clients {least}"
+    if len(counts) > 1:  # ties stay together, so that they may be more than a quarter
+        numbers, all_clients = zip(*counts, strict=True)
+        of = f"{min(all_clients)} to {max(all_clients)}" if len(set(all_clients)) > 1 else f"{k}"
+        least_of = f"{min(numbers)} to {max(numbers)}" if len(set(numbers)) > 1 else f"{n}"
+        who = f"the {least_of} of {of} clients {least}"
     claims = Claims(
         better=f"{who} end above the others with {{these}}",
         worse=f"{who} end below the others with {{these}}",

@@ -84,7 +84,7 @@ def _text(run: ListedRun, key: str) -> str:
 
 def _accuracy(run: ListedRun) -> str:
     accuracy = run.manifest.get("accuracy")
-    return "-" if accuracy is None or run.status != "done" else f"{100 * accuracy:.2f}"
+    return "-" if accuracy is None else f"{100 * accuracy:.2f}"
 
 
 def _line(study: ListedStudy) -> str:

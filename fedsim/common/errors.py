@@ -112,9 +112,13 @@ def closest(name: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     Names in `others` may be suggested too, but are not listed.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, [*names, *others], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, [*names, *others], n=1, cutoff=0.75)
+    near = near or [
+        each for each in names if name in each.split("_")
+    ]  # `median` is one of `coordinate_median`
+    near = near or difflib.get_close_matches(name, [*names, *others], n=1, cutoff=0.6)
     if near:
-        return f"; did you mean {near[0]!r}?"
+        return f"; did you mean {' or '.join(map(repr, near))}?"
     return f"; known: {', '.join(names)}" if names else ""
 
 

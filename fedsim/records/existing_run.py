@@ -78,7 +78,7 @@ def warnings_of_changes(runs: Iterable[tuple[str, ExistingRun]], kind: str) -> I
     """
     titles: dict[tuple[str, ...], list[str]] = {}
     for title, run in runs:
-        if run.changed:
+        if run.changed and run.state.status != "failed":  # a failed one begins again
             titles.setdefault(run.changed, []).append(title)
     for changes, those in titles.items():
         more = f"; and {len(those) - _SHOWN} more" if len(those) > _SHOWN else ""

@@ -225,7 +225,8 @@ class Session:
             self._finish(event_loop, "failed", "error", f"{type(error).__name__}: {error}{line}")
         error.add_note(
             f"{self.folder}: failed at step {self.recorder.steps}; its records up to there can be read. Fix the "
-            f"cause, then continue it with: {self._resume()}"
+            f"cause, then continue it with: {self._resume()}; if the cause is in the configuration, change it and run "
+            "again"
         )
 
     def _event_loop(self) -> EventLoop:

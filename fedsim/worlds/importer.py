@@ -142,14 +142,14 @@ def guess(sources: Sequence[Source]) -> str:
     if len(fitting) == 1:
         return fitting.pop()
     if fitting:
-        problem = f"{', '.join(sorted(fitting))} recognise all {len(sources)} files"
+        problem = f"{', '.join(sorted(fitting))} recognise all {len(sources)} files; name the format"
     else:
         counts = (
             f"{len(files)} of {name} ({files[0]}{', ...' * (len(files) > 1)})"
             for name, files in formats.items()
         )
-        problem = f"expected one format, found {', '.join(counts)}"
-    raise TraceError(f"{sources[0].name} and others: {problem}; name the format, or import them apart")
+        problem = f"expected one format, found {', '.join(counts)}; import the files of each apart"
+    raise TraceError(f"{sources[0].name} and others: {problem}")
 
 
 def _complaint(source: Source, csv: Importer) -> str:

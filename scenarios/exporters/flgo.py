@@ -57,7 +57,7 @@ def _left_out(trace: Trace, online: Spans) -> Iterator[str]:
     first_us, last_us = int(online.start_us.min()), int(online.end_us.max())
     if first_us > 0 or last_us < trace.horizon_us:
         yield "the time before the first and after the last ping of all"
-    for kind, periods in trace.periods.items():
-        yield from count(np.asarray(periods) > 0, f"periods of {kind}: written out up to the horizon instead")
+    periods = trace.period_us("online")
+    yield from count(periods > 0, "periods of online: written out up to the horizon instead")
     yield "what clients do before their first and after their last ping: it is unknown"
     yield from facts_left_out(trace, origin=first_us > 0)

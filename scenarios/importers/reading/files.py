@@ -43,11 +43,12 @@ class Problems:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Add a TraceError that is raised inside, and continue after the block."""
+        """Add a TraceError that is raised inside, and continue after the block; of several problems the first."""
         try:
             yield
         except TraceError as error:
-            self.add(str(error))
+            first, *others = str(error).split("\n  ")
+            self.add(f"{others[0]} (and more in this file: {first.removesuffix(':')})" if others else first)
 
     def check(self) -> None:
         """Raise TraceError with all problems, if there are any."""

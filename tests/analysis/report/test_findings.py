@@ -12,9 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 
 from fedsim import analysis
 from fedsim.analysis.opening.study import Study
+from fedsim.analysis.report.run_findings import participation_sentence
+from fedsim.analysis.statistics.contrasts import Contrast
 from fedsim.common.errors import FolderError
 from synthetic_runs import US, evals_table, jobs_table, steps_table, world_table, write_run
 from synthetic_studies import write_study
@@ -228,6 +231,37 @@ def test_extreme_weights_and_updates_left_out_are_counted(tmp_path: Path) -> Non
     assert "a left out 2 updates that were not finite or too long" in doubts
     folders = [run_of(tmp_path / f"m{i}", accuracy(), tables={"steps": steps}) for i in range(5)]
     assert "5 of 5 runs have steps with a weight above 10,000" in said(*folders)["doubts"]
+
+
+@pytest.mark.parametrize(
+    ("table", "attacked"),
+    [({}, True), ({"after": 1.0}, False), ({"until": 0.1}, True), ({"after": 0.2, "until": 0.9}, False)],
+)
+def test_an_adversary_without_a_job_in_its_time_is_told(
+    table: dict[str, float], attacked: bool, tmp_path: Path
+) -> None:
+    """Its clients 3 and 4 have one job, at the start; 0 and 1 have others."""
+    jobs = jobs_table(
+        client=np.array([3, 0, 1]), dispatch_us=np.array([0, US, 2 * US]), end_us=np.full(3, 3 * US)
+    )
+    folder = run_of(
+        tmp_path / "a", accuracy(), tables={"jobs": jobs}, adversaries=[{"name": "zero", "clients": [3, 4]}]
+    )
+    file = folder / "config.resolved.toml"
+    file.write_text(f"{file.read_text()}\n{tomli_w.dumps({'adversary': {'name': 'zero'} | table})}")
+    assert (
+        "a was not attacked: no client of zero had a job in its time" in said(folder)["doubts"]
+    ) != attacked
+
+
+def test_groups_of_several_sizes_are_told_with_their_range() -> None:
+    gap = Contrast("a", -3.0, (-5.0, -1.0), seeds=5)
+    text = participation_sentence([gap], "availability", {(6, 9), (7, 10)})
+    assert text.startswith("The 6 to 7 of 9 to 10 clients least online end below the others with a (")
+    assert (
+        "the 6 to 7 of 12 clients"
+        in participation_sentence([gap], "availability", {(6, 12), (7, 12)}).lower()
+    )
 
 
 def test_runs_without_an_accuracy_and_updates_left_out_are_counted_apart(tmp_path: Path) -> None:

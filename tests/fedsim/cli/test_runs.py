@@ -83,6 +83,7 @@ def test_what_stopped_is_continued_by_the_commands_shown(
     changed(folder, "lost", status="running", digest=None)
     out = called(capsys, "runs")
     assert [line.split()[-8] for line in out.splitlines()[1:4]] == ["interrupted", "killed", "done"]
+    assert rows(out)[2]["acc"] in out.splitlines()[1].split()
     commands = [shlex.split(line) for line in out.partition("to continue what stopped:\n")[2].splitlines()]
     assert commands == [["fedsim", "resume", "runs/it's stopped"], ["fedsim", "resume", "runs/lost"]]
     for command in commands:

@@ -768,6 +768,20 @@ def test_an_edited_rule_is_told_with_the_cells_that_ran_before(
     assert "of new cells: rule=mine, seed 1\n2 of 4 cells are done" in out
 
 
+def test_a_mended_rule_is_not_told_of_cells_that_failed_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They begin again, with the rule as it is now."""
+    mine = failing(tmp_path, "raise ValueError('wrong')")
+    file = tmp_path / "s.toml"
+    file.write_text(tomli_w.dumps(of_rules(4, mine={"name": mine}, fedavg={"name": "fedavg"}).resolved()))
+    arguments = (file, "--out", tmp_path / "runs", "--jobs", 1)
+    assert command(capsys, *arguments)[0] == 1
+    failing(tmp_path, "pass")
+    code, out, err = command(capsys, *arguments)
+    assert (code, "changed since" in out) == (0, False), err
+
+
 def test_an_edited_trace_file_is_told_with_the_cells_that_ran_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,6 +173,6 @@ def test_files_of_several_formats_are_told_apart(table, tmp_path):
     ride.write_text("0\t1\n5\t2\n")
     message = failed(TraceError, table, ride, "-o", tmp_path / "w.parquet")
     assert (
-        f"expected one format, found 1 of csv ({table.parent.name}/{table.name}), 1 of fcc ({tmp_path.name}/ride)"
-        in message
+        f"expected one format, found 1 of csv ({table.parent.name}/{table.name}), 1 of fcc ({tmp_path.name}/ride); "
+        "import the files of each apart" in message
     )

@@ -11,9 +11,24 @@ from hypothesis import strategies as st
 import inputs
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US
+from fedsim.scenarios.importers.reading.files import Problems
 from fedsim.worlds.importer import import_trace
 from fedsim.worlds.trace import Trace
 from trace_files import DAY_S, imported, notes, speeds
+
+
+def test_of_a_file_with_many_problems_the_first_is_told_with_their_number() -> None:
+    problems = Problems()
+    for name in ("a", "b"):
+        with problems.caught():
+            raise TraceError(f"98 problems:\n  {name}.txt, line 1: no speed\n  {name}.txt, line 2: no speed")
+    with pytest.raises(TraceError) as caught:
+        problems.check()
+    assert str(caught.value).splitlines() == [
+        "2 problems:",
+        "  a.txt, line 1: no speed (and more in this file: 98 problems)",
+        "  b.txt, line 1: no speed (and more in this file: 98 problems)",
+    ]
 
 
 def moved(trace: Trace, kind: str) -> float:
