@@ -51,7 +51,7 @@ def _shortened(text: str) -> str:
 
 
 def _presence(summary: WorldSummary) -> Iterator[tuple[str, str]]:
-    yield "online", f"{100 * summary.online_mean:.1f} % of the time"
+    yield "online", f"{100 * summary.online_mean:.1f} % of the time{' or more' * (summary.unknown_share > 0)}"
     yield "by client*", f"{_quartiles((100 * summary.online_quartiles).tolist())} % of the time"
     if summary.unknown_share:
         wholly = f"; all the time of {_clients(summary.unknown_clients)}" if summary.unknown_clients else ""

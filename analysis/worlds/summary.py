@@ -32,7 +32,7 @@ class WorldSummary:
     online_quartiles: Floats
     """Quartiles over clients of the share of time online."""
     never_online: int
-    """Number of clients that are never online."""
+    """Number of clients that are never online; those of which nothing is known do not count."""
     unknown_share: float
     """Share of the client-time that is unknown."""
     unknown_clients: int
@@ -61,7 +61,7 @@ def summarize_world(trace: Trace) -> WorldSummary:
         intervals={kind: len(trace.spans(kind).client) for kind in KINDS},
         online_mean=float(share.mean()),
         online_quartiles=_quartiles(share),
-        never_online=int((share == 0).sum()),
+        never_online=int(((share == 0) & (nothing < 1)).sum()),
         unknown_share=float(nothing.mean()),
         unknown_clients=int((nothing >= 1).sum()),
         session_quartiles_us=_quartiles(session_lengths_us(trace)),

@@ -104,7 +104,9 @@ def _commands(listed: Sequence[ListedRun], studies: Sequence[ListedStudy]) -> It
             yield shlex.join(("fedsim", "resume", str(run.folder)))
     for study in studies:
         if not study.running and study.counts.get("done", 0) < study.cells and study.config.is_file():
-            yield shlex.join(("fedsim", "study", str(study.config), "--out", str(study.folder.parent)))
+            command = shlex.join(("fedsim", "study", str(study.config), "--out", str(study.folder.parent)))
+            tuned = study.name.removesuffix("_tuning")
+            yield command if tuned == study.name else f"{command}  # then repeat the command of study {tuned}"
 
 
 def _show(title: str, lines: Sequence[str]) -> None:

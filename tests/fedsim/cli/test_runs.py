@@ -93,6 +93,21 @@ def test_what_stopped_is_continued_by_the_commands_shown(
     assert len({line.split()[-3] for line in out.splitlines()[1:]}) == 1  # one digest
 
 
+def test_of_a_stopped_search_the_study_is_told_that_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shorter = ("--set", "run.stop.steps=2", "--set", "name=s_tuning")
+    called(capsys, "study", SMALLEST, *shorter, "--jobs", 1, "--quiet")
+    states = Path("runs/s_tuning/study.json")
+    content = json.loads(states.read_text())
+    content["cells"][1]["status"] = "interrupted"
+    states.write_text(json.dumps(content))
+    commands = called(capsys, "runs").partition("to continue what stopped:\n")[2]
+    again = "fedsim study runs/s_tuning/study.toml --out runs  # then repeat the command of study s"
+    assert commands.strip() == again
+
+
 def test_a_killed_run_shows_the_steps_of_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,7 +91,7 @@ def test_loops_unknown_time_and_facts_are_told(tmp_path):
     Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=100, periods=periods, about=about).write(path)
     output = " ".join(run("show", path).output.split())
     for text in (
-        "online 30.0 % of the time",
+        "online 30.0 % of the time or more",
         "unknown 55 % of the time; all the time of 1 client",
         "loops of online* 0.000 s | 0.000 s | 0.000 s, of 1 client",
         "fact id [b]x[/b] (1), y (1)",
