@@ -14,6 +14,7 @@ from fedsim.analysis.opening.tables import word_counts
 from fedsim.common import arguments
 from fedsim.common.terminal import ruled_table, shown
 from fedsim.common.units import HOUR_US
+from fedsim.engine.record_words import PERSONAL
 
 ACCURACIES = {
     "mean %": "mean_percent",
@@ -94,8 +95,8 @@ def closing(run: Run, split: str | None = None) -> Closing:
 def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     """Return a table for the terminal with one row per run: accuracy, fairness, lost jobs and time.
 
-    Without a `split`, rows below a run show its unseen clients. The table fits 80 columns with short labels; long
-    labels and the share of lost jobs wrap, other numbers do not.
+    Without a `split`, rows below a run show the clients' own models and its unseen clients. The table fits 80 columns
+    with short labels; long labels and the share of lost jobs wrap, other numbers do not.
     """
     splits = ", ".join(dict.fromkeys(split or run.split for run in runs))
     caption = f"accuracy per client on the {splits} split; spread and tails are over clients"
@@ -104,9 +105,13 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     for run, end in zip(runs, ends, strict=True):
         rows.append(end.cells())
         if split is None:
-            unseen = unseen_splits(run)
-            rows += ([f" {UNSEEN_SPLITS[name]}", *closing(run, name).accuracies()] for name in unseen)
-    if len(rows) > len(runs):
+            below = {run.split + PERSONAL: "own", **UNSEEN_SPLITS}
+            recorded = [name for name in below if name in run.recorded_splits]
+            rows += ([f" {below[name]}", *closing(run, name).accuracies()] for name in recorded)
+    labels = {row[0] for row in rows}
+    if " own" in labels:
+        caption += "; own: each client's personal model"
+    if " unseen" in labels:
         caption += "; unseen: clients that never train; adapted: after they adapted the model"
     if note := noise_note(ends):
         caption += f"; {note}"

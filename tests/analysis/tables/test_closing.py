@@ -58,6 +58,18 @@ def test_unseen_clients_have_a_row_below_their_run(tmp_path: Path) -> None:
     assert closing(runs[0], "unseen").metrics["std_percent"] == pytest.approx(10)
 
 
+def test_personal_models_have_a_row_below_their_run(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "ditto", test=SEEN, test_personal=[[0.9, 1.0], [0.8, 0.8]])
+    text = shown(analysis.closing_table([run]))
+    rows = [line.split() for line in text.splitlines()]
+    assert [row[1:] for row in rows if row[:1] == ["own"]] == [
+        ["80.00", "0.00", "80.00", "80.00", "80.00", "0.000"]
+    ]
+    assert "own: each client's personal model" in text
+    assert "unseen" not in text
+    assert " own " not in shown(analysis.closing_table([run], "test"))
+
+
 def test_without_unseen_clients_the_table_is_as_it_was(tmp_path: Path) -> None:
     text = shown(analysis.closing_table([run_with(tmp_path / "none", test=SEEN)]))
     assert "unseen" not in text
