@@ -553,7 +553,7 @@ def test_an_exception_in_the_middle_of_a_run_says_how_it_goes_on(mine: Any, tmp_
         simulate(small(algorithm={"name": name}, world=ALWAYS), out=tmp_path, workers=0)
     (note,) = raised.value.__notes__
     assert "failed at step 2" in note
-    assert note.endswith(f"fedsim resume {tmp_path / 'small'}")
+    assert f"fedsim resume {tmp_path / 'small'}; if the cause is in the configuration" in note
 
 
 ENDS: dict[str, tuple[str, str, str]] = {
