@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+import numpy as np
 import pydantic
 
-from fedsim.common.errors import ConfigError, closest, in_words, one_per_value, short, shown
+from fedsim.common.errors import ConfigError, closest, described, in_words, one_per_value, short, shown
 from fedsim.common.files import MOST_PARTS, from_toml
 from fedsim.config.suggestions import key_text, missing_hint, name_hint, scenario_option_hint
 
@@ -194,3 +196,44 @@ def models_in(annotation: Any) -> list[type[pydantic.BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in models_in(part)]
+
+
+def assignments(sets: Sequence[Any] | Mapping[str, Any]) -> list[str]:
+    """Return changes of a configuration as texts `a.b=value`. Raises ConfigError for values that TOML lacks."""
+    if isinstance(sets, Mapping):
+        return [f"{key}={_toml(value, str(key))}" for key, value in sets.items()]
+    if isinstance(sets, str):
+        raise ConfigError(f"sets: expected several assignments, such as [{sets!r}], found the text {sets!r}")
+    made = list(sets) if isinstance(sets, Iterable) else [None]
+    if not all(isinstance(text, str) for text in made):
+        raise ConfigError(
+            "sets: expected assignments such as ['train.lr=0.1'] or values such as {'train.lr': 0.1}, found "
+            f"{described(sets)}"
+        )
+    return made
+
+
+def key_of(text: str) -> str:
+    """Return the key of an assignment `a.b=value`, with quotes around parts that hold a point alone."""
+    path = text.partition("=")[0]
+    return ".".join(map(quoted, key_parts(path))) or path.strip()
+
+
+def _toml(value: Any, key: str) -> str:
+    """Return a value as TOML writes it on one line."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (str, Path)):
+        return json.dumps(str(value), ensure_ascii=False)
+    if isinstance(value, Mapping):
+        keys = [f"{json.dumps(str(k))} = {_toml(v, key)}" for k, v in value.items()]
+        return f"{{{', '.join(keys)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_toml(each, key) for each in value)}]"
+    raise ConfigError(
+        f"sets: {key}: expected a number, text, truth value, list or dict, found {described(value)}"
+    )

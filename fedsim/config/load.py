@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from fedsim import plugins
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, described, shown
 from fedsim.common.paths import as_path
-from fedsim.config.errors import assign, key_parts, models_in, quoted, read_toml, validated
+from fedsim.config.errors import (
+    assign,
+    assignments,
+    key_of,
+    key_parts,
+    models_in,
+    quoted,
+    read_toml,
+    validated,
+)
 from fedsim.config.requirements import settled
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection, check_distinct, run_name
@@ -85,27 +91,6 @@ def _absent(**supplied: Any) -> Any:
     raise ConfigError("this task or model came from Python code, and no file holds it")
 
 
-def assignments(sets: Sets) -> list[str]:
-    """Return changes of a configuration as texts `a.b=value`. Raises ConfigError for values that TOML lacks."""
-    if isinstance(sets, Mapping):
-        return [f"{key}={_toml(value, str(key))}" for key, value in sets.items()]
-    if isinstance(sets, str):
-        raise ConfigError(f"sets: expected several assignments, such as [{sets!r}], found the text {sets!r}")
-    made = list(sets) if isinstance(sets, Iterable) else [None]
-    if not all(isinstance(text, str) for text in made):
-        raise ConfigError(
-            "sets: expected assignments such as ['train.lr=0.1'] or values such as {'train.lr': 0.1}, found "
-            f"{described(sets)}"
-        )
-    return made
-
-
-def key_of(text: str) -> str:
-    """Return the key of an assignment `a.b=value`, with quotes around parts that hold a point alone."""
-    path = text.partition("=")[0]
-    return ".".join(map(quoted, key_parts(path))) or path.strip()
-
-
 def tables_of(config: Source, name: str) -> tuple[dict[str, Any], Path | None]:
     """Return the tables of the argument `name`, and their file if it is one. Raises ConfigError."""
     if isinstance(config, Mapping):
@@ -114,26 +99,6 @@ def tables_of(config: Source, name: str) -> tuple[dict[str, Any], Path | None]:
         raise ConfigError(f"{name}: expected a path or a dict of tables, found {described(config)}")
     path = as_path(config, name)
     return read_toml(path), path
-
-
-def _toml(value: Any, key: str) -> str:
-    """Return a value as TOML writes it on one line."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (str, Path)):
-        return json.dumps(str(value), ensure_ascii=False)
-    if isinstance(value, Mapping):
-        keys = [f"{json.dumps(str(k))} = {_toml(v, key)}" for k, v in value.items()]
-        return f"{{{', '.join(keys)}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_toml(each, key) for each in value)}]"
-    raise ConfigError(
-        f"sets: {key}: expected a number, text, truth value, list or dict, found {described(value)}"
-    )
 
 
 def _check_stem(path: Path) -> None:
@@ -183,13 +148,10 @@ def check_kept(base: Mapping[str, Any], overlays: Mapping[str, Mapping[str, Any]
         place: where the configuration is, such as `fair.toml: `, for the message.
     """
     for table, keys in base.items() if overlays else ():
-        model, changes = (
-            _NAMES.get(f"{table}.name"),
-            [overlay.get(table, {}) for overlay in overlays.values()],
-        )
-        if model is None or not all(isinstance(each, Mapping) for each in (keys, *changes)):
-            continue
-        if any(_same_plugin(table, keys, each) for each in changes):
+        model = _NAMES.get(f"{table}.name")
+        changes = [overlay.get(table, {}) for overlay in overlays.values()]
+        are_tables = all(isinstance(each, Mapping) for each in (keys, *changes))
+        if model is None or not are_tables or any(_same_plugin(table, keys, each) for each in changes):
             continue
         for key, value in keys.items():
             shared = model.model_fields.get(key)

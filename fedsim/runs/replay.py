@@ -15,9 +15,9 @@ from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.files import read_parquet
 from fedsim.common.paths import as_path
-from fedsim.config.errors import read_toml
+from fedsim.config.errors import assignments, read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
-from fedsim.config.load import Sets, assignments, changed, parse, refuse_own
+from fedsim.config.load import Sets, changed, parse, refuse_own
 from fedsim.config.run import RunConfig
 from fedsim.records.existing_run import with_asked_memory
 from fedsim.records.file_names import CONFIG, MANIFEST, WORLD

@@ -10,17 +10,15 @@ from typing import Any
 
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
-from fedsim.config.errors import assign, quoted, validated
+from fedsim.config.errors import assign, assignments, key_of, quoted, validated
 from fedsim.config.load import (
     Filled,
     Sets,
     Source,
-    assignments,
     changed,
     changed_within,
     check_effect,
     check_kept,
-    key_of,
     tables_of,
 )
 from fedsim.config.requirements import without_idle

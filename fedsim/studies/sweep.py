@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import ConfigError
-from fedsim.config.errors import read_toml, validated
-from fedsim.config.load import CHOSEN_FOR, changed, check_effect, check_kept, key_of, named_arms, value_at
+from fedsim.config.errors import key_of, read_toml, validated
+from fedsim.config.load import CHOSEN_FOR, changed, check_effect, check_kept, named_arms, value_at
 from fedsim.config.study.study import StudyConfig
 from fedsim.studies.key_axis import Level, axis_name, levels_of, several
 from fedsim.studies.load_study import seeds_of, without_idle_keys

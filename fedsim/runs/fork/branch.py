@@ -14,9 +14,9 @@ from fedsim.common.errors import CheckpointError, ConfigError
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import show_us
-from fedsim.config.errors import read_toml
+from fedsim.config.errors import assignments, read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
-from fedsim.config.load import Sets, assignments, changed, load_config, parse, refuse_own
+from fedsim.config.load import Sets, changed, load_config, parse, refuse_own
 from fedsim.config.records import ParentSection
 from fedsim.config.run import RunConfig
 from fedsim.records import checkpoint

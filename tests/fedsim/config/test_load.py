@@ -10,7 +10,8 @@ import pytest
 import tomli_w
 
 from fedsim.common.errors import ConfigError
-from fedsim.config.load import assignments, load_config
+from fedsim.config.errors import assignments
+from fedsim.config.load import load_config
 from fedsim.studies.load_study import load_study
 from small import small
 
