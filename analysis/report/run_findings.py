@@ -197,14 +197,8 @@ def participation_sentence(
 
     The sentence names `split`, if it is not None.
     """
-    n, k = next(iter(counts))
-    least = PARTICIPATION[by][0]
-    who = f"the {n} of {k} clients {least}"
-    if len(counts) > 1:  # ties stay together, so that they may be more than a quarter
-        numbers, all_clients = zip(*counts, strict=True)
-        of = f"{min(all_clients)} to {max(all_clients)}" if len(set(all_clients)) > 1 else f"{k}"
-        least_of = f"{min(numbers)} to {max(numbers)}" if len(set(numbers)) > 1 else f"{n}"
-        who = f"the {least_of} of {of} clients {least}"
+    numbers, totals = zip(*counts, strict=True)  # ties stay together, so that they may be more than a quarter
+    who = f"the {_span(numbers)} of {_span(totals)} clients {PARTICIPATION[by][0]}"
     claims = Claims(
         better=f"{who} end above the others with {{these}}",
         worse=f"{who} end below the others with {{these}}",
@@ -213,6 +207,12 @@ def participation_sentence(
     )
     text = f"{'' if split is None else f'on the {split} split, '}{told(found, claims)}"
     return sentence(text[:1].upper() + text[1:])
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """Return `6 to 7`, or the number if all are the same."""
+    least, most = min(numbers), max(numbers)
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _doubts(runs: Sequence[Run], pairing: Pairing, comparisons: int) -> Iterator[str]:

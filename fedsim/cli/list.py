@@ -25,20 +25,25 @@ def list_plugins(
     ] = "",
 ) -> None:
     """List kinds of plug-ins, those of a kind, or one with its options."""
-    of_name = [each for each in _KINDS.values() if kind in plugins.names(each)]
     if not kind:
         _show_kinds()
-    elif kind not in _KINDS and not name and len(of_name) == 1:
-        _show_plugin(of_name[0], kind)
-    elif kind not in _KINDS and not name and of_name:
-        commands = [f"fedsim list {plural} {kind}" for plural, each in _KINDS.items() if each in of_name]
-        raise ConfigError(f"there are several plug-ins {kind!r}: {' or '.join(commands)}")
     elif kind not in _KINDS:
-        raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
+        _show_plugin(_KINDS[_kind_of(kind, name)], kind)
     elif name:
         _show_plugin(_KINDS[kind], name)
     else:
         _show_kind(_KINDS[kind])
+
+
+def _kind_of(plugin: str, name: str) -> str:
+    """Return the kind that has the plug-in, given in place of a kind. Raises ConfigError if it is not one alone."""
+    kinds = [plural for plural, kind in _KINDS.items() if plugin in plugins.names(kind)]
+    if name or not kinds:
+        raise ConfigError(f"there is no kind of plug-in {plugin!r}{closest(plugin, _KINDS)}")
+    if len(kinds) > 1:
+        commands = (f"fedsim list {plural} {plugin}" for plural in kinds)
+        raise ConfigError(f"there are several plug-ins {plugin!r}: {' or '.join(commands)}")
+    return kinds[0]
 
 
 def _table(*headings: str) -> Table:

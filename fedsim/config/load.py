@@ -182,9 +182,7 @@ def refuse_own(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 def changed(
     raw: dict[str, Any], sets: Sequence[str], base: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Make assignments `a.b=value` in a configuration in place, and return it.
-
-    In an arm or a level, `base` is the configuration whose keys it replaces.
+    """Make assignments `a.b=value` in a configuration in place, and return it; `base` is what an arm or level replaces.
 
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
     the table share stay. So does naming another scenario (`world.scenario=churn`). Keys that were chosen for another
@@ -209,9 +207,10 @@ def changed(
                 raw["world"] = without_scenario(before) | {"scenario": raw["world"]["scenario"]}
     for text in sets:
         assign(raw, text)
+    whole = merged(base, raw)
     for key, others in CHOSEN_FOR.items():
         table, _, name = key.partition(".")
-        same = [value_at(merged(base, raw), other) for other in others] == before_sets[key]
+        same = [value_at(whole, other) for other in others] == before_sets[key]
         if not same and isinstance(raw.get(table), Mapping) and {table, key}.isdisjoint(keys):
             raw[table] = {k: v for k, v in raw[table].items() if k != name}
     return raw

@@ -59,14 +59,14 @@ def _across(config: RunConfig) -> Iterator[tuple[str, str]]:
     if config.train.loss_samples != "all":
         lacks = "where neither the rule nor the selector asks clients for losses before training"
         yield "train.loss_samples", "" if _asks_for_losses(config) else lacks
-    client = config.client
-    method = plugins.build("client", client.name, client.working_options())
+    client = config.client.name
     if not config.evaluate.personal:
-        lacks = f"with the client method {client.name!r}, which has no personal models"
-        yield "evaluate.personal", "" if method.personal else lacks
+        lacks = f"with the client method {client!r}, which has no personal models"
+        yield "evaluate.personal", "" if _method(config).personal else lacks
     if config.train.epochs != 1:
+        method = _method(config)
         one_step = method.most_steps == 1 and method.passes(config.train.epochs) == method.passes(1)
-        lacks = f"with the client method {client.name!r} and these options, which take one step a job"
+        lacks = f"with the client method {client!r} and these options, which take one step a job"
         yield "train.epochs", lacks if one_step else ""
     yield from _of_adaptation(config)
 
@@ -139,10 +139,14 @@ def _of_memory(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def _asks_for_losses(config: RunConfig) -> bool:
-    needs, client = config.algorithm.rule(config.train.lr).needs, config.client
+    needs = config.algorithm.rule(config.train.lr).needs
     if needs.search or "asked" in _selector_needs(config):
         return True
-    return needs.losses and not plugins.build("client", client.name, client.working_options()).reports_loss
+    return needs.losses and not _method(config).reports_loss
+
+
+def _method(config: RunConfig) -> Any:
+    return plugins.build("client", config.client.name, config.client.working_options())
 
 
 def _selector_needs(config: RunConfig) -> frozenset[Need]:
