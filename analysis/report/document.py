@@ -172,7 +172,7 @@ class Document:
 
     def require(self, names: Iterable[str]) -> None:
         """Raise ConfigError, with the closest name, for a name of no figure and no table of the report."""
-        known = [*self.figures, *self.tables]
+        known = list(dict.fromkeys((*self.figures, *self.tables)))
         for name in names:
             if name not in known:
                 raise ConfigError(f"only: the report has no figure or table {name!r}{closest(name, known)}")

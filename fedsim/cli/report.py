@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -82,8 +83,7 @@ def report(runs: _Runs, out: _Out = None, each: _Each = False, *, files: Files) 
     """Write an HTML page about runs, side by side, or about a study. It can write figures and tables as files."""
     if out is not None and not out.is_dir():
         check_ending("--out", out, PAGES)
-    document = _document(runs, out, each)
-    document.require(files.only or ())
+    document = _document(runs, out, each, files.only or ())
     for finding in document.findings:
         say(f"- {finding}")
     files.write(document)
@@ -92,8 +92,8 @@ def report(runs: _Runs, out: _Out = None, each: _Each = False, *, files: Files) 
         say(f"report: {page}")
 
 
-def _document(folders: list[Path], out: Path | None, each: bool) -> analysis.Document:
-    """Open the folders, show the closing table of runs, and return the report."""
+def _document(folders: list[Path], out: Path | None, each: bool, only: Sequence[str]) -> analysis.Document:
+    """Open the folders, show the closing table of runs, and return the report, which must have the names in `only`."""
     command = f"fedsim report {shlex.join(map(str, folders))}"
     studies = [folder for folder in folders if analysis.is_study(folder)]
     if studies and len(folders) > 1:
@@ -104,9 +104,13 @@ def _document(folders: list[Path], out: Path | None, each: bool) -> analysis.Doc
         study = analysis.open_study(studies[0])
         if each:
             say(f"{analysis.write_run_reports(study)} pages of runs written")
-        return analysis.study_document(study, out if out is not None else studies[0], command)
+        document = analysis.study_document(study, out if out is not None else studies[0], command)
+        document.require(only)
+        return document
     if each:
         raise ConfigError(f"--each: expected the folder of a study, found that of a run: {folders[0]}")
     runs = analysis.open_all(folders)
+    document = analysis.run_document(runs, command)
+    document.require(only)
     Terminal().print(analysis.closing_table(runs))
-    return analysis.run_document(runs, command)
+    return document

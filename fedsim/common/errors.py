@@ -147,6 +147,8 @@ def described(value: object) -> str:
 _WORDS = {
     "a valid tuple": "a list",
     "a valid list": "a list",
+    "Tuple should": "List should",
+    " after validation, not 0": "",
     "an instance of Sequence": "a list",
     "a valid dictionary": "a table",
     "Input is not a valid path for <class 'pathlib.Path'>": "Input should be a path",
@@ -166,9 +168,16 @@ def in_words(message: str) -> str:
 
 
 def one_per_value(errors: Sequence[Any]) -> list[dict[str, Any]]:
-    """Merge errors of pydantic about a value of a union type, of which it reports one for each member."""
+    """Merge errors of pydantic about a value of a union type, of which it reports one for each member.
+
+    A list whose entries have errors is not also called too short: pydantic counts the valid entries.
+    """
     merged: list[dict[str, Any]] = []
     for error in errors:
+        if error["type"] == "too_short" and any(
+            other["loc"][: len(error["loc"])] == error["loc"] != other["loc"] for other in errors
+        ):
+            continue
         loc, message = error["loc"], str(error["msg"]).partition(", unable to parse")[0]
         detail = {**error, "msg": message}
         if message.startswith(_SHOULD) and len(loc) > 1 and _TAG.fullmatch(str(loc[-1])):

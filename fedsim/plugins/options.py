@@ -162,6 +162,8 @@ def _missing_arguments(plugin: str, make: Callable[..., Any], supplied: Iterable
 
 def _problem(plugin: str, detail: Mapping[str, Any]) -> str:
     option = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "missing" and len(detail["loc"]) > 1:
+        return f"{plugin}, option {option!r}: missing in {shown(detail['input'])}"
     if detail["type"] == "missing":
         return f"{plugin} needs the option {option!r}: it is a parameter of its function, without a default"
     message = in_words(detail["msg"]).removeprefix("Value error, ")

@@ -12,7 +12,7 @@ from fedsim import analysis
 from fedsim.cli.options import PICTURES, check_ending
 from fedsim.cli.trace.output import Force, Png, TraceFile, check_free, save_picture
 from fedsim.common.terminal import say, visible
-from fedsim.common.units import DAY_US, HOUR_US, US
+from fedsim.common.units import DAY_US, HOUR_US, US, show_us
 
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
@@ -78,7 +78,7 @@ def _findings(
     file: Path, trace: Trace, model: analysis.WorldFit, comparison: analysis.FitComparison, seed: int
 ) -> list[str]:
     start = f", from {trace.origin}" if trace.origin else ""
-    head = f"fitted to {file.name}: {trace.clients:,} clients, {_exact(trace.horizon_us)}{start}"
+    head = f"fitted to {file.name}: {trace.clients:,} clients, {show_us(trace.horizon_us)}{start}"
     against = f"the trace compared with a world of as many clients made from the fit (seed {seed}):"
     return [head, *model.notes, against, *(f"  {statistic}" for statistic in comparison.statistics)]
 

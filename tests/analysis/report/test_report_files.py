@@ -172,6 +172,10 @@ def test_wrong_asks_name_what_is_there(folders: list[Path], tmp_path: Path) -> N
     wrong = reported(folders, "--tables", tmp_path, "--only", "sumary")
     assert isinstance(wrong.exception, ConfigError)
     assert "no figure or table 'sumary'; did you mean 'summary'" in str(wrong.exception)
+    assert not wrong.output  # before the closing table
+    unlike = str(reported(folders, "--tables", tmp_path, "--only", "xyz").exception).split("known: ")[1]
+    names = unlike.split(", ")
+    assert len(set(names)) == len(names)
     alone = reported(folders, "--only", "summary")
     assert "expected --figures or --tables" in str(alone.exception)
     study = tmp_path / "study.toml"

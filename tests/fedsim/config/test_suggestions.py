@@ -90,6 +90,10 @@ MISTAKES = {
         {"C": 0.1},
         "here it is pacing.clients, a number of clients or a share such as 0.1",
     ),
+    "a fraction of attackers": (
+        {"adversary": {"name": "zero", "fraction": 0.2}},
+        "adversary 'zero' has no option 'fraction': here it is share, such as 0.2",
+    ),
     "local epochs": ({"train": {"local_epochs": 5}}, "here it is train.epochs"),
     "an optimiser": ({"train": {"optimizer": "adam"}}, "clients train by SGD: train.lr"),
     "Dirichlet's alpha": ({"task": RAW["task"] | {"dirichlet_alpha": 0.1}}, "here it is partition.alpha"),

@@ -259,7 +259,12 @@ def test_labels_that_do_not_exist_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ([], "'change'.*at least 1 item"),
+        ([], "'change'.*: List should have at least 1 item, found"),
+        (
+            [5, 3],
+            r"'change\.0': Input should be a list, found 5\n.*'change\.1': Input should be a list, found 3$",
+        ),
+        ([[5]], r"option 'change\.0\.1': missing in \[5\]"),
         ([[5, 3], [4, 3], [5, 4]], "one change of each label, found more of 5"),
     ],
 )
