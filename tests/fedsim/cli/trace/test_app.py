@@ -4,11 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fedsim.cli.trace.app import trace_app
 from fedsim.common.errors import ConfigError, RunError, TraceError
-from fedsim.worlds.trace import Trace, read_trace
+from fedsim.worlds.trace import read_trace
+from trace_commands import failed, run, small_trace
 
 SHIFTS = Path(__file__).parents[4] / "examples" / "shifts.py"
 WORLD = """
@@ -33,28 +32,7 @@ def world_toml(tmp_path):
 
 @pytest.fixture
 def trace_file(tmp_path):
-    path = tmp_path / "trace.parquet"
-    rows = [
-        (0, 0, 60, "online", 1.0),
-        (0, 80, 100, "online", 1.0),
-        (1, 0, 40, "online", 1.0),
-        (0, 0, 100, "compute", 0.01),
-        (1, 0, 100, "compute", 0.03),
-        (1, 50, 60, "fault", 1.0),
-    ]
-    columns = list(zip(*rows, strict=True))
-    Trace.of(*columns, clients=3, horizon_us=100, source="by hand", origin="2024-05-01T00:00").write(path)
-    return path
-
-
-def run(*arguments):
-    return CliRunner().invoke(trace_app, [str(a) for a in arguments])
-
-
-def failed(error, *arguments):
-    result = run(*arguments)
-    assert isinstance(result.exception, error), result.output
-    return str(result.exception)
+    return small_trace(tmp_path / "trace.parquet")
 
 
 def test_make_writes_the_world_that_the_file_describes(world_toml, tmp_path):

@@ -3,14 +3,13 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from fedsim.cli.trace.app import trace_app
 from fedsim.cli.trace.edit import client_list, part, signed_us
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.transforms import crop, ending, resample, scale, select, shift, tile
+from trace_commands import run
 
 HOUR_US, DAY_US = 3600 * 10**6, 86400 * 10**6
 
@@ -27,7 +26,7 @@ def edit(world, tmp_path):
     def call(*options):
         out = tmp_path / "out.parquet"
         arguments = ["edit", tmp_path / "w.parquet", *options, "-o", out]
-        result = CliRunner().invoke(trace_app, [str(a) for a in arguments])
+        result = run(*arguments)
         if result.exception is not None:
             raise result.exception
         return read_trace(out)
@@ -95,12 +94,12 @@ def test_files_are_kept(edit, tmp_path):
         edit()
     before = (tmp_path / "w.parquet").read_bytes()
     arguments = ["edit", str(tmp_path / "w.parquet"), "-o", str(tmp_path / "w.parquet"), "--force"]
-    assert isinstance(CliRunner().invoke(trace_app, arguments).exception, ConfigError)
+    assert isinstance(run(*arguments).exception, ConfigError)
     assert (tmp_path / "w.parquet").read_bytes() == before
 
 
 def diff(*files):
-    result = CliRunner().invoke(trace_app, ["diff", *map(str, files)])
+    result = run("diff", *files)
     assert result.exit_code == 0, result.output
     return " ".join(result.output.split())
 

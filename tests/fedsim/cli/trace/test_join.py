@@ -3,14 +3,13 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from fedsim.cli.trace.app import trace_app
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.config.errors import validated
 from fedsim.config.world import WorldConfig, WorldFile, world_trace
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import read_trace
+from trace_commands import failed, run
 
 DAY_US = 86400 * 10**6
 
@@ -29,21 +28,11 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(*arguments):
-    return CliRunner().invoke(trace_app, ["join", *map(str, arguments)])
-
-
-def failed(error, *arguments):
-    result = run(*arguments)
-    assert isinstance(result.exception, error), result.output
-    return str(result.exception)
-
-
-SOURCES = ("--availability", "night.parquet", "--compute", "fast.parquet", "--network", "net.toml")
+JOIN = ("join", "--availability", "night.parquet", "--compute", "fast.parquet", "--network", "net.toml")
 
 
 def test_a_joined_world_is_written_and_its_correlations_are_told(place):
-    result = run(*SOURCES, "--clients", 50, "--assign", 0.7, "--seed", 1, "-o", "w.parquet")
+    result = run(*JOIN, "--clients", 50, "--assign", 0.7, "--seed", 1, "-o", "w.parquet")
     assert result.exit_code == 0, result.output
     trace = read_trace("w.parquet")
     assert (trace.clients, trace.horizon_us, trace.after_end) == (50, 2 * DAY_US, "repeat")
@@ -67,31 +56,33 @@ def test_a_joined_world_is_written_and_its_correlations_are_told(place):
     ],
 )
 def test_sources_may_be_assigned_differently(place, options, methods):
-    assert run(*SOURCES, *options, "-o", "w.parquet").exit_code == 0
+    assert run(*JOIN, *options, "-o", "w.parquet").exit_code == 0
     assignments = json.loads(read_trace("w.parquet").source)["assignment"]
     assert [assignments["compute"]["how"], assignments["network"]["how"]] == methods
 
 
 def test_problems_are_told(place):
-    assert failed(ConfigError, *SOURCES, "--assign", "rnk", "-o", "w.parquet") == (
+    assert failed(ConfigError, *JOIN, "--assign", "rnk", "-o", "w.parquet") == (
         "fedsim trace join: world.join.assign: assignment 'rnk': expected 'independent', 'rank' or a number from -1 to "
         "1; did you mean 'rank'?"
     )
     assert "no source 'comput' to assign; did you mean 'compute'?" in failed(
-        ConfigError, *SOURCES, "--assign", "comput=1", "-o", "w.parquet"
+        ConfigError, *JOIN, "--assign", "comput=1", "-o", "w.parquet"
     )
     assert "assign.faults: there is no source 'faults'" in failed(
-        ConfigError, *SOURCES, "--assign", "faults=1", "-o", "w.parquet"
+        ConfigError, *JOIN, "--assign", "faults=1", "-o", "w.parquet"
     )
     assert "expected SOURCE=HOW" in failed(
-        ConfigError, *SOURCES, "--assign", "0.3", "--assign", "compute=1", "-o", "w.parquet"
+        ConfigError, *JOIN, "--assign", "0.3", "--assign", "compute=1", "-o", "w.parquet"
     )
-    assert "from -1 to 1, found 2.0" in failed(ConfigError, *SOURCES, "--assign", "2", "-o", "w.parquet")
-    assert "is one of the files to read" in failed(ConfigError, *SOURCES, "-o", "night.parquet", "--force")
-    assert "use --force" in failed(ConfigError, "--availability", "net.toml", "-o", "fast.parquet")
-    assert "there is no such file" in failed(TraceError, "--availability", "x.parquet", "-o", "w.parquet")
+    assert "from -1 to 1, found 2.0" in failed(ConfigError, *JOIN, "--assign", "2", "-o", "w.parquet")
+    assert "is one of the files to read" in failed(ConfigError, *JOIN, "-o", "night.parquet", "--force")
+    assert "use --force" in failed(ConfigError, "join", "--availability", "net.toml", "-o", "fast.parquet")
+    assert "there is no such file" in failed(
+        TraceError, "join", "--availability", "x.parquet", "-o", "w.parquet"
+    )
     assert "at most 30 clients without replacement" in failed(
-        TraceError, *SOURCES, "--clients", "35", "--no-replace", "-o", "w.parquet"
+        TraceError, *JOIN, "--clients", "35", "--no-replace", "-o", "w.parquet"
     )
 
 
@@ -110,20 +101,22 @@ assign = {compute = 0.5}
 
 def test_a_toml_file_joins_as_the_command_does(place):
     (place / "joined.toml").write_text(JOINED)
-    assert CliRunner().invoke(trace_app, ["make", "joined.toml", "-o", "a.parquet"]).exit_code == 0
+    assert run("make", "joined.toml", "-o", "a.parquet").exit_code == 0
     assert (
-        run(*SOURCES, "--clients", 20, "--seed", 5, "--assign", "compute=0.5", "-o", "b.parquet").exit_code
-        == 0
+        run(*JOIN, "--clients", 20, "--seed", 5, "--assign", "compute=0.5", "-o", "b.parquet").exit_code == 0
     )
     assert read_trace("a.parquet").digest() == read_trace("b.parquet").digest()
 
 
 def test_a_joined_file_may_be_a_source_but_not_of_itself(place):
     (place / "joined.toml").write_text(JOINED)
-    assert run("--availability", "joined.toml", "--faults", "fast.parquet", "-o", "c.parquet").exit_code == 0
+    assert (
+        run("join", "--availability", "joined.toml", "--faults", "fast.parquet", "-o", "c.parquet").exit_code
+        == 0
+    )
     (place / "joined.toml").write_text(JOINED.replace("net.toml", "joined.toml"))
     assert "joined.toml: joins itself" in failed(
-        ConfigError, "--availability", "joined.toml", "-o", "d.parquet"
+        ConfigError, "join", "--availability", "joined.toml", "-o", "d.parquet"
     )
 
 
@@ -161,8 +154,8 @@ def test_a_file_cannot_be_tied_to_data_it_does_not_know(place):
     (place / "tied.toml").write_text(
         '[world]\nscenario="churn"\nclients=3\n[world.confound]\nwhat="night"\nto="n_samples"'
     )
-    error = CliRunner().invoke(trace_app, ["make", "tied.toml", "-o", "x.parquet"]).exception
+    error = run("make", "tied.toml", "-o", "x.parquet").exception
     assert "world.confound: needs a run's data" in str(error)
     assert "world.confound: needs a run's data" in failed(
-        ConfigError, "--availability", "tied.toml", "-o", "x.parquet"
+        ConfigError, "join", "--availability", "tied.toml", "-o", "x.parquet"
     )

@@ -5,41 +5,19 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from fedsim.cli.trace.app import trace_app
 from fedsim.common.errors import ConfigError, RunError, TraceError
 from fedsim.config.world import ConfoundConfig
 from fedsim.runs.confound import confounded
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.transforms import crop
+from trace_commands import failed, run, small_trace
 
 
 @pytest.fixture
 def trace_file(tmp_path):
-    path = tmp_path / "trace.parquet"
-    rows = [
-        (0, 0, 60, "online", 1.0),
-        (0, 80, 100, "online", 1.0),
-        (1, 0, 40, "online", 1.0),
-        (0, 0, 100, "compute", 0.01),
-        (1, 0, 100, "compute", 0.03),
-        (1, 50, 60, "fault", 1.0),
-    ]
-    columns = list(zip(*rows, strict=True))
-    Trace.of(*columns, clients=3, horizon_us=100, source="by hand", origin="2024-05-01T00:00").write(path)
-    return path
-
-
-def run(*arguments):
-    return CliRunner().invoke(trace_app, [str(a) for a in arguments])
-
-
-def failed(error, *arguments):
-    result = run(*arguments)
-    assert isinstance(result.exception, error), result.output
-    return str(result.exception)
+    return small_trace(tmp_path / "trace.parquet")
 
 
 def test_show_tells_the_numbers(trace_file):
