@@ -109,7 +109,17 @@ def check(name: str, value: Any, hint: Any) -> None:
     raise ConfigError(f"{name}: expected {wanted}, found {described(value)}{near}")
 
 
+def unaliased(hint: Any) -> Any:
+    """Return what an alias of a `type` statement stands for, such as NDArray of NumPy 2.5; other annotations as is."""
+    alias = get_origin(hint) or hint
+    if hint is ArrayLike or not hasattr(alias, "__value__"):
+        return hint
+    of = get_args(hint)
+    return unaliased(alias.__value__[of] if of else alias.__value__)
+
+
 def _matches(value: Any, hint: Any) -> bool:
+    hint = unaliased(hint)
     if hint is ArrayLike or np.ndarray in (hint, get_origin(hint)):
         return _numeric(value)
     kinds = _alternatives(hint)
@@ -166,6 +176,7 @@ def _numeric(value: Any) -> bool:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
+    hint = unaliased(hint)
     union = get_origin(hint) in (Union, types.UnionType) and hint is not ArrayLike
     return get_args(hint) if union else (hint,)
 
@@ -183,6 +194,7 @@ def _words(hint: Any, *, several: bool = False) -> str:
 
 
 def _words_of(kind: Any, several: bool) -> str:
+    kind = unaliased(kind)
     origin, of = get_origin(kind), get_args(kind)
     if kind is ArrayLike:
         kind = np.ndarray

@@ -5,22 +5,24 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from numpy.typing import ArrayLike
+from typing_extensions import TypeAliasType
 
 import fedsim
 from fedsim import analysis
 from fedsim.analysis.statistics import audit, bootstrap
 from fedsim.analysis.tables import closing
-from fedsim.common.arguments import hints_of
+from fedsim.common import arguments
+from fedsim.common.arguments import hints_of, unaliased
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.invariants import check
 from fedsim.runs import replay
@@ -155,6 +157,7 @@ def fitting(hint: Any) -> Any:
         "DataFrame": pd.DataFrame(),
         pa.Table: pa.table({}),
     }
+    hint = unaliased(hint)
     origin, of = get_origin(hint), get_args(hint)
     if hint is ArrayLike or origin is np.ndarray:
         return np.ones(2)
@@ -240,6 +243,30 @@ def test_numbers_and_lists_of_numpy_are_numbers_and_lists() -> None:
     assert bootstrap.mean_of([1, 2])(np.ones((1, 2))) == 1.5  # type: ignore[arg-type]
     values = np.arange(9.0)
     assert bootstrap.interval(bootstrap.mean_of(values), np.int64(9), np.float64(0.9)) is not None  # type: ignore[arg-type]
+
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+Alias = TypeAliasType("Alias", np.ndarray[Any, np.dtype[Scalar]], type_params=(Scalar,))
+"""What `type Alias[Scalar] = ...` makes from Python 3.12 on; NDArray of NumPy 2.5 is made like this."""
+
+
+@pytest.mark.parametrize(
+    ("hint", "fits", "said"),
+    [
+        (Alias[np.float64], np.ones(2), "values: expected an array of numbers, found Foreign"),
+        (
+            Sequence[Alias[np.float64]],
+            [np.ones(2)],
+            r"values\[0\]: expected an array of numbers, found Foreign",
+        ),
+        (Alias[np.float64] | None, None, "values: expected an array of numbers or None, found Foreign"),
+    ],
+    ids=["array", "list", "optional"],
+)
+def test_an_alias_of_a_type_statement_is_what_it_stands_for(hint: Any, fits: Any, said: str) -> None:
+    arguments.check("values", fits, hint)
+    with pytest.raises(ConfigError, match=f"^{said}$"):
+        arguments.check("values", [Foreign()] if isinstance(fits, list) else Foreign(), hint)
 
 
 def test_an_empty_list_is_no_list_of_runs(tmp_path: Path) -> None:
