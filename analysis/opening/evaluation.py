@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ def latest(folder: Path, evaluations: Sequence[Evaluation], last: int) -> Sequen
             "evaluate more often ([evaluate])"
         )
     return evaluations[-last:]
+
+
+def on_common_clients(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return evaluations without the clients that one of them lacks: the last one of a run may have more."""
+    if all(np.array_equal(each.client, evaluations[0].client) for each in evaluations):
+        return list(evaluations)
+    common = reduce(np.intersect1d, (each.client for each in evaluations))
+    return [each.without(np.setdiff1d(each.client, common)) for each in evaluations]
 
 
 def evaluations_in(evals: pa.Table, split: str) -> Iterator[Evaluation]:

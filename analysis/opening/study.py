@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from fedsim.analysis.opening.evaluation import Evaluation, latest
+from fedsim.analysis.opening.evaluation import Evaluation, latest, on_common_clients
 from fedsim.analysis.opening.results import bytes_by, evaluation_of
 from fedsim.analysis.opening.run import Run, open_run, shared_us
 from fedsim.common import arguments
@@ -205,8 +205,9 @@ class Study:
         levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
         was evaluated exactly, if it lies in the second half of the range that all reached, and not in the past that
         forks share; else the end of that range, where each cell counts with its last evaluation up to there. Metrics
-        are means over the `last` evaluations up to the point, the other columns those of the last one. Raises
-        FolderError for a run with too few evaluations, ConfigError for an unknown point or metric.
+        are means over the `last` evaluations up to the point, the other columns those of the last one, on the clients
+        of `comparable`. Raises FolderError for a run with too few evaluations, ConfigError for an unknown point or
+        metric.
         """
         import pandas as pd  # imported here: opening a study does not need it
 
@@ -226,7 +227,7 @@ class Study:
                 chosen = _equal(numbers, COLUMN_OF[at], past_us)
             for cell, each, i in zip(cells, numbers, chosen, strict=True):
                 point = {name: int(each[name].iloc[i]) for name in COLUMN_OF.values()}
-                measured = self._measured(cell, self.evaluations(cell, split)[: i + 1], metrics)
+                measured = self._measured(cell, self.comparable(cell, at, split)[: i + 1], metrics)
                 rows.append({**cell.levels, "seed": cell.seed, **point, **measured})
         columns = [*self.axes, "seed", *COLUMN_OF.values(), "clients", *metrics]
         rows.sort(key=self._place)
@@ -247,6 +248,25 @@ class Study:
             run.final(key[1])  # raises an error that lists the recorded splits
             self._evaluations[key] = run.evaluations(key[1])
         return self._evaluations[key]
+
+    def comparable(self, cell: Cell, at: Point = "end", split: str | None = None) -> list[Evaluation]:
+        """Return the evaluations of a cell's run that stand for it at a point, as `evaluations` does.
+
+        At the end each has all its clients. Elsewhere, and for means over `last` evaluations, it has the clients that
+        all of them have: with `clients` in `[evaluate]`, the last one of a run has more than the others.
+        """
+        evaluations = self.evaluations(cell, split)
+        return evaluations if at == "end" and self.last == 1 else on_common_clients(evaluations)
+
+    def left_out(self, at: Point = "end") -> tuple[int, int] | None:
+        """Return on how many clients, of how many, a run stands for itself at a point; None if all do on all."""
+        if at == "end" and self.last == 1:
+            return None
+        for cell in self.finished:
+            whole, part = self.evaluations(cell)[-1], self.comparable(cell, at)[-1]
+            if len(part.client) < len(whole.client):
+                return int((part.n > 0).sum()), int((whole.n > 0).sum())
+        return None
 
     def _measured(
         self, cell: Cell, evaluations: Sequence[Evaluation], metrics: Sequence[str]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow.parquet as pq
 
+from fedsim.analysis.opening.evaluation import on_common_clients
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import word_counts
 from fedsim.common.units import HOUR_US, US, show_us
@@ -43,7 +44,7 @@ def doubts(examined: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
 
 def still_moving(run: Run) -> float:
     """Return the median change of mean accuracy, in points, between the last evaluations; NaN if there are few."""
-    last = run.evaluations()[-_LAST:]
+    last = on_common_clients(run.evaluations()[-_LAST:])
     means = [100 * float(np.nanmean(e.accuracy)) for e in last if not np.isnan(e.accuracy).all()]
     return float(np.median(np.abs(np.diff(means)))) if len(means) >= _LAST else float("nan")
 

@@ -10,9 +10,10 @@ from fedsim.analysis.opening.tables import word_counts
 from fedsim.analysis.report.sentences import sentence, shares, spread
 from fedsim.analysis.statistics.waste import USED, WASTED, waste_by_status
 
-_LATE = ("late", "stale", "remembered")
+_LATE = ("late", "remembered")
 _OTHERS = (
     ("late", "jobs", "came too late for their step"),
+    ("stale", "jobs", "were too stale to use"),
     ("void", "jobs", "came in time for a step with too few updates"),
     ("empty", "steps", "had no update to use"),
     ("few", "steps", "had fewer updates than the minimum"),
@@ -28,6 +29,8 @@ class Work:
     lost: int = 0
     late: int = 0
     """Jobs that arrived too late for their step, or after too many others."""
+    stale: int = 0
+    """Jobs whose update was older than `max_staleness` or the rule's memory allows."""
     void: int = 0
     """Jobs that arrived for a round with fewer updates than its minimum."""
     steps: int = 0
@@ -48,6 +51,7 @@ def work_of(run: Run) -> Work:
         jobs=len(run.jobs),
         lost=jobs.get("lost", 0),
         late=sum(jobs.get(status, 0) for status in _LATE),
+        stale=jobs.get("stale", 0),
         void=jobs.get("void", 0),
         steps=len(run.steps),
         empty=steps.get("empty", 0),

@@ -170,14 +170,18 @@ def _group_figures(study: Study, spread: pd.DataFrame, axis: str) -> Iterator[Fi
 
 
 def _measures(study: Study, measures: pd.DataFrame) -> Table:
-    """Return the mean and standard deviation over seeds of each measure of a study's cells."""
+    """Return mean and standard deviation over seeds of each measure, and the seeds of those that some cells lack."""
     names = [str(name) for name in measures if name not in (*study.axes, "seed")]
+    statistics = {
+        name: ("mean", "std", *(["count"] if measures[name].isna().any() else [])) for name in names
+    }
     columns = [*map(Column, study.axes or ("study",)), Column("seeds")]
-    columns += [column for n in names for column in (Column(heading_of(n), 3), Column("s.d.", 3))]
+    for name, of in statistics.items():
+        columns += [Column(heading_of(name), 3), Column("s.d.", 3), Column("of seeds")][: len(of)]
     parts = measures.groupby(list(study.axes), sort=False) if study.axes else [((study.name,), measures)]
     rows = []
     for key, part in parts:
-        numbers = (value for name in names for value in (float(part[name].mean()), float(part[name].std())))
+        numbers = [part[name].agg(each) for name, of in statistics.items() for each in of]
         rows.append((*key, len(part), *numbers))
     caption = "Fairness against participation: means over seeds, and standard deviations over seeds"
     return Table("participation-measures", caption, tuple(columns), tuple(rows))

@@ -224,12 +224,12 @@ def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         return
     yield Text(
         f"Runs with equal seeds see the same data, world, start parameters and minibatches; shown is how much more a"
-        f" level of {axis} has than {base}{conditions(study)}, seed by seed.",
+        f" level of {axis} has than {base}, seed by seed.",
         "note",
     )
     for at in points_of(study):
         place = PLACES[at]
-        yield Heading(place[:1].upper() + place[1:], 3)
+        yield Heading(f"{place[:1].upper()}{place[1:]}{conditions(study, at)}", 3)
         yield from _differences_at(at, study, axis, metrics)
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.statistics.bootstrap import FEWEST, ends
+from fedsim.analysis.statistics.bootstrap import FEWEST, LEAST_CLIENTS, ends
 from fedsim.analysis.statistics.participation import label_counts, sets_of_labels
 from fedsim.common import arguments
 from fedsim.common.arrays import Floats, Ints
@@ -25,8 +25,6 @@ from fedsim.common.errors import FolderError
 AGES = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 """First age of each group of ages, in server steps."""
 _DRAWS = 1000
-_LEAST_CLIENTS = 5
-"""Fewest clients for which an interval is given."""
 GROUPS = ("present", "remembered", "unknown")
 """Clients whose update the step uses, absent clients whose update the server remembers, and all others."""
 
@@ -165,7 +163,7 @@ def _interval(drawn: Floats, clients: int, runs: Ints) -> tuple[float, float]:
     """Return the interval of `drawn` [draws] from `clients` of `runs`; NaN for few of them, or for mostly no value."""
     several = len(np.unique(runs))
     units = clients if several == 1 else several
-    if clients < _LEAST_CLIENTS or units < FEWEST:
+    if clients < LEAST_CLIENTS or units < FEWEST:
         return np.nan, np.nan
     return ends(np.where(np.isfinite(drawn), drawn, np.nan), units) or (np.nan, np.nan)
 

@@ -20,6 +20,8 @@ Statistic = Callable[[Floats], Floats]
 """Takes how often each of n observations was drawn, [b, n], and returns [b] values."""
 FEWEST = 3
 """Fewest observations for which an interval is given."""
+LEAST_CLIENTS = 5
+"""Fewest clients of a run for which an interval of an audit or a correlation is given."""
 FEW_NOTE = "Those of ten or fewer cover less than 95 %."
 """The note under intervals of groups that may be small; `docs/statistics.md` has their coverage."""
 _NUMBERS_AT_ONCE = 2_000_000

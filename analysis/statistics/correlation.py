@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsim.analysis.statistics.bootstrap import Statistic, client_draws, interval
+from fedsim.analysis.statistics.bootstrap import LEAST_CLIENTS, Statistic, client_draws, interval
 from fedsim.analysis.statistics.participation import label_sets
-from fedsim.common.arrays import Floats
+from fedsim.common.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,8 @@ def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame
     (`spearman`, `pearson`) and each weighting (`clients`: each client counts once; `samples`: by its samples of the
     split). Columns: `with`, `method`, `weighted_by`, `clients`, `value`, and `low` and `high`, the 95 % bootstrap
     interval over clients, in which clients of one of `label_sets` are drawn together if the frame has labels. NaN if
-    accuracy or the measure is equal for all clients.
+    accuracy or the measure is equal for all clients; no interval if fewer than five clients have another value than
+    most have, since they would decide it alone.
     """
     import pandas as pd
 
@@ -66,12 +67,20 @@ def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
                 if n and not np.isnan(accuracy[known]).any():
                     statistic = make(x[known], accuracy[known], weights[known])
                     value = float(statistic(np.ones((1, n)))[0])
-                    if intervals and not np.isnan(value):
-                        alike = None if sets is None else sets[known]
+                    alike = None if sets is None else sets[known]
+                    least = min(_differing(each, alike) for each in (x[known], accuracy[known]))
+                    if intervals and least >= LEAST_CLIENTS:
                         bounds = interval(statistic, n, draws=client_draws(n), clusters=alike)
                 low, high = bounds or (np.nan, np.nan)
                 words = {"with": name, "method": method, "weighted_by": weighted_by, "clients": n}
                 yield words | {"value": value, "low": low, "high": high}
+
+
+def _differing(values: Floats, clusters: Ints | None) -> int:
+    """Return how many clients, or clusters with such clients, have another value than most."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    others = place != counts.argmax()
+    return int(others.sum()) if clusters is None else len(np.unique(clusters[others]))
 
 
 def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:

@@ -70,9 +70,9 @@ def time_to_target(study: Study, metric: str, value: float) -> pd.DataFrame:
 
     Columns: one per axis, `seed`, `step`, `time_us`, `bytes`; inf where the run ended before it reached the value. The
     value is reached at the first evaluation at which the metric is at least `value` but for rounding, or at most for a
-    metric of which smaller values are better. With the study's `last`, that is the mean of the last evaluations up to
-    there. Raises ConfigError for an unknown metric, FolderError for a run whose folder is missing or that has fewer
-    than `last` evaluations.
+    metric of which smaller values are better, on the clients that all evaluations of the run have. With the study's
+    `last`, that is the mean of the last evaluations up to there. Raises ConfigError for an unknown metric, FolderError
+    for a run whose folder is missing or that has fewer than `last` evaluations.
     """
     import pandas as pd  # imported here: opening a study does not need it
 
@@ -84,7 +84,7 @@ def time_to_target(study: Study, metric: str, value: float) -> pd.DataFrame:
 
 def _reached(study: Study, cell: Cell, metric: str, value: float) -> dict[str, float]:
     run = study.run(cell)  # raises an error if its evaluations before the end are gone
-    evaluations = study.evaluations(cell)
+    evaluations = study.comparable(cell, "steps")
     latest(run.folder, evaluations, study.last)
     values = np.array([each.summary([metric])[metric] for each in evaluations], dtype=np.float64)
     means = np.lib.stride_tricks.sliding_window_view(values, study.last).mean(axis=1)

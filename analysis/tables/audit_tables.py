@@ -83,11 +83,13 @@ def age_rows(ages: pd.DataFrame) -> list[list[str]]:
 
     Rows of an audit with labels have values under `LABEL_HEADINGS` too.
     """
-    rows = []
-    for row in ages.to_dict("records"):
-        first, last = row["from_age"], row["to_age"]
-        rows.append([f"{first}" if first == last else f"{first}–{last}", *_measures(row)])
-    return rows
+    return [[age_text(row), *_measures(row)] for row in ages.to_dict("records")]
+
+
+def age_text(row: Mapping[Any, Any]) -> str:
+    """Return the ages of a row of `by_age`, such as `3–4`."""
+    first, last = row["from_age"], row["to_age"]
+    return f"{first}" if first == last else f"{first}–{last}"
 
 
 def run_rows(each: pd.DataFrame) -> list[list[str]]:
@@ -140,11 +142,12 @@ def advice(ages: pd.DataFrame) -> str:
         )
     if age is None:
         return f"It is not certain at any age that remembered updates tell conflicts better than {than}."
+    steps = f"{age} step{'s' * (age != 1)}"
     older = ages[ages["from_age"] > age]
-    beyond = "none was older" if older.empty else "older ones did not"
+    beyond = "none was older" if older.empty else "of older ones it is not certain"
     if len(older) and older[f"{measure}_low"].isna().iloc[0]:
-        beyond = "too few clients had older ones"
-    return f"Remembered updates tell conflicts better than {than} up to an age of {age} steps; {beyond}."
+        beyond = f"too few clients had updates of age {age_text(older.to_dict('records')[0])} to tell"
+    return f"Remembered updates tell conflicts better than {than} up to an age of {steps}; {beyond}."
 
 
 def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int, sign: str = "") -> str:

@@ -11,8 +11,9 @@ from rich.table import Table
 from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.joining import join_runs
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.opening.study import Point
+from fedsim.analysis.opening.study import POINTS, Point
 from fedsim.analysis.tables.closing import ACCURACIES, digits_of, fixed, with_status
+from fedsim.analysis.tables.difference_tables import gap_note
 from fedsim.common import arguments
 from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import FolderError
@@ -40,6 +41,14 @@ class Comparison:
     """The point at which the runs were compared."""
     points: tuple[tuple[int, int, int], ...] = ()
     """Step, virtual time in microseconds and bytes moved of the evaluation in the first and in the second run."""
+
+    @property
+    def point_gap(self) -> float:
+        """Relative difference between the points of the two runs in steps, time or bytes; 0 at the end."""
+        if self.at == "end":
+            return 0.0
+        first, second = (point[POINTS.index(self.at) - 1] for point in self.points)
+        return abs(first - second) / max(first, second, 1)
 
     @property
     def mean_percent(self) -> float:
@@ -152,7 +161,11 @@ def _evaluations(
     pair = join_runs(first, second)
     rows = pair.frame([], at, split).to_dict("records")
     evaluations = [
-        next(e for e in pair.evaluations(cell, split) if (e.step, e.time_us) == (row["step"], row["time_us"]))
+        next(
+            e
+            for e in pair.comparable(cell, at, split)
+            if (e.step, e.time_us) == (row["step"], row["time_us"])
+        )
         for cell, row in zip(pair.cells, rows, strict=True)
     ]
     return evaluations, tuple((row["step"], row["time_us"], row["bytes"]) for row in rows)
@@ -161,8 +174,10 @@ def _evaluations(
 @arguments.checked
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Return comparisons of the same two runs at several points as one table for the terminal, a row per point."""
-    title = f"{comparisons[0].second} against {comparisons[0].first}, at equal points"
-    table = ruled_table(title, _EQUAL_NOTE, padding=1)
+    counts = " and ".join(dict.fromkeys(str(len(each.client)) for each in comparisons))
+    title = f"{comparisons[0].second} against {comparisons[0].first}, at equal points, {counts} clients"
+    gap = max(each.point_gap for each in comparisons)
+    table = ruled_table(title, " ".join([_EQUAL_NOTE, *([gap_note(gap)] if gap > 0 else ())]), padding=1)
     for heading in _EQUAL_HEADINGS:
         table.add_column(
             heading, justify="left" if heading == "equal" else "right", overflow="fold", no_wrap=True

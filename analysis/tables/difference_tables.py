@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
 
-from fedsim.analysis.opening.study import Study
+from fedsim.analysis.opening.study import Point, Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired.differences import PairedDifference
 from fedsim.analysis.statistics.paired.significance import ALPHA, NAME_OF, smallest_p
@@ -59,9 +59,11 @@ def averaged(study: Study) -> str:
     return "" if study.last == 1 else f", averaged over the last {study.last} evaluations"
 
 
-def conditions(study: Study) -> str:
-    """Return split and evaluations on which the runs of a study are compared, in words."""
-    return on_split(study.split) + averaged(study)
+def conditions(study: Study, at: Point = "end") -> str:
+    """Return split, clients and evaluations on which the runs of a study are compared at a point, in words."""
+    part = study.left_out(at)
+    clients = "" if part is None else f" on {part[0]} of {part[1]} clients"
+    return on_split(study.split) + clients + averaged(study)
 
 
 def difference_table(
@@ -159,14 +161,25 @@ def _out_of_reach(differences: Sequence[PairedDifference]) -> Iterator[str]:
 
 
 def _warnings(differences: Sequence[PairedDifference]) -> Iterator[str]:
-    missing = {(each.level, each.where): each.missing for each in differences if each.missing}
-    for (level, where), seeds in missing.items():
+    missing: dict[tuple[str, str], dict[tuple[int, ...], list[str]]] = {}
+    for each in differences:
+        by_seeds = missing.setdefault((each.level, each.where), {})
+        by_seeds.setdefault(each.missing, []).append(each.metric.replace("_", " "))
+    for (level, where), by_seeds in missing.items():
         beside = f" ({where})" if where else ""
-        listed = ", ".join(map(str, seeds))
-        yield f"Left out for {level}{beside}: seeds {listed}, of which a run is not done or has no value."
+        for seeds, metrics in by_seeds.items():
+            if seeds:
+                of = f" of {', '.join(metrics)}" if len(by_seeds) > 1 else ""
+                listed = ", ".join(map(str, seeds))
+                yield f"Left out{of} for {level}{beside}: seeds {listed}, of which a run is not done or has no value."
     gap = max((each.point_gap for each in differences if not math.isnan(each.point_gap)), default=0.0)
     if gap > 0:
-        yield f"Evaluations lie up to {100 * gap:.1f} % apart: evaluate more often for a closer comparison."
+        yield gap_note(gap)
+
+
+def gap_note(gap: float) -> str:
+    """Return how far evaluations that are compared lie apart, from the largest relative difference."""
+    return f"Evaluations lie up to {100 * gap:.1f} % apart: evaluate more often for a closer comparison."
 
 
 def _row(each: PairedDifference) -> dict[str, Any]:
@@ -207,6 +220,13 @@ def _detects(each: PairedDifference) -> str:
 def plain(value: float) -> str:
     """Return a number with three digits; a dash for NaN."""
     return "–" if math.isnan(value) else f"{value:.3g}"
+
+
+def spread_text(spread: Mapping[Any, Any], seeds: int) -> str:
+    """Return mean, standard deviation and interval over seeds, and how many there are if they are not `seeds`."""
+    of = "" if spread["n"] in (0, seeds) else f"\n{spread['n']} seeds"
+    mean = f"{plain(spread['mean'])} ± {plain(spread['std'])}"
+    return f"{mean}\n{span((spread['low'], spread['high']), '')}{of}"
 
 
 def p_text(value: float) -> str:

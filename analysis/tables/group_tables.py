@@ -30,6 +30,7 @@ from fedsim.analysis.tables.difference_tables import (
     on_split,
     plain,
     span,
+    spread_text,
 )
 from fedsim.common import arguments
 from fedsim.common.terminal import ruled_table, shown
@@ -229,5 +230,5 @@ def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
 
 
 def _over_seeds(values: pd.Series[Any]) -> str:
-    spread = spread_of(values.dropna().to_numpy(dtype=np.float64))
-    return f"{plain(spread['mean'])} ± {plain(spread['std'])}\n{span((spread['low'], spread['high']), '')}"
+    known = values.dropna().to_numpy(dtype=np.float64)
+    return spread_text({"n": len(known), **spread_of(known)}, len(values))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from fedsim.analysis.opening.study import POINTS, Point, Study
 from fedsim.analysis.opening.study_file import open_study
@@ -22,12 +24,12 @@ from fedsim.analysis.tables.difference_tables import (
     difference_frame,
     difference_table,
     interaction_of,
-    plain,
-    span,
+    spread_text,
 )
 from fedsim.analysis.tables.group_tables import participation_frames, participation_tables
 from fedsim.analysis.tables.target_tables import target_frames, target_tables
 from fedsim.common import arguments
+from fedsim.common.errors import FolderError
 from fedsim.common.terminal import ruled_table, shown
 from fedsim.config.study.compare import parse_target
 
@@ -61,19 +63,43 @@ def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
 
 
 @arguments.checked
-def study_tables(study: Study | str | Path) -> Iterator[Table]:
-    """Yield the results of a study as tables for the terminal, those of groups last; see `study_frames`."""
+def study_tables(study: Study | str | Path) -> Iterator[Table | Text]:
+    """Yield the results of a study as tables for the terminal, those of groups last; see `study_frames`.
+
+    At a point where they cannot be compared a line says why. Raises that error if there is no table at all.
+    """
     opened = study if isinstance(study, Study) else open_study(study)
-    for at in points_of(opened):
-        yield _level_table(opened, at)
-        if differences := list(_differences(opened, at)):
-            yield difference_table(differences, conditions(opened))
-        for each in by_axis(list(_interactions(opened, at))):
-            yield difference_table(each, conditions(opened), interaction_of(opened, each))
-    if target := opened.compare.get("target"):
-        yield from target_tables(opened, *parse_target(target))
-    if opened.compare.get("group"):
-        yield from participation_tables(opened)
+    refused: list[FolderError] = []
+    shown_tables = False
+    for part in _parts(opened):
+        try:
+            for table in part():
+                yield table
+                shown_tables = True
+        except FolderError as error:
+            refused.append(error)
+    if refused and not shown_tables:
+        raise refused[0]
+    for text in dict.fromkeys(map(str, refused)):
+        yield shown(f"not compared: {text}")
+
+
+def _parts(study: Study) -> Iterator[Callable[[], Iterable[Table]]]:
+    """Yield the parts of a study's tables, each of which may fail by itself."""
+    for at in points_of(study):
+        yield partial(_tables_at, study, at)
+    if target := study.compare.get("target"):
+        yield partial(target_tables, study, *parse_target(target))
+    if study.compare.get("group"):
+        yield partial(participation_tables, study)
+
+
+def _tables_at(study: Study, at: Point) -> Iterator[Table]:
+    yield _level_table(study, at)
+    if differences := list(_differences(study, at)):
+        yield difference_table(differences, conditions(study, at))
+    for each in by_axis(list(_interactions(study, at))):
+        yield difference_table(each, conditions(study, at), interaction_of(study, each))
 
 
 def metrics_of(study: Study) -> list[str]:
@@ -127,7 +153,7 @@ def _interactions(study: Study, at: Point) -> Iterator[PairedDifference]:
 def _level_table(study: Study, at: Point) -> Table:
     """Return means and standard deviations over seeds, a column per metric."""
     frame = level_frame(study, at)
-    place = f"{PLACES[at]}{conditions(study)}"
+    place = f"{PLACES[at]}{conditions(study, at)}"
     caption = (
         "Below them 95 % bootstrap intervals of the mean; each client counts once unless a name says samples."
     )
@@ -140,6 +166,7 @@ def _level_table(study: Study, at: Point) -> Table:
         table.add_column(shown(heading), justify="left" if heading in axes else "right", overflow="fold")
     for key, part in frame.groupby(axes, sort=False) if axes else [((), frame)]:
         rows = part.to_dict("records")
-        texts = [f"{plain(r['mean'])} ± {plain(r['std'])}\n{span((r['low'], r['high']), '')}" for r in rows]
-        table.add_row(*map(shown, [*map(str, key), str(part["n"].max()), *texts]))
+        seeds = part["n"].max()
+        texts = [spread_text(r, seeds) for r in rows]
+        table.add_row(*map(shown, [*map(str, key), str(seeds), *texts]))
     return table

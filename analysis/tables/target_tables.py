@@ -56,7 +56,7 @@ def target_tables(study: Study, metric: str, value: float) -> list[Table]:
 def title_of(study: Study, metric: str, value: float, unit: Unit) -> str:
     """Return what a table of times to a target shows, such as `virtual time to mean accuracy of 80 %`."""
     heading, _, its_unit = heading_of(metric).partition(", ")
-    return f"{UNITS[unit]} to {heading} of {f'{value:g} {its_unit}'.rstrip()}{conditions(study)}"
+    return f"{UNITS[unit]} to {heading} of {f'{value:g} {its_unit}'.rstrip()}{conditions(study, unit)}"
 
 
 def _frame(study: Study, reached: pd.DataFrame, unit: Unit) -> pd.DataFrame:

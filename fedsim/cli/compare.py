@@ -141,7 +141,7 @@ def _refuse(folder: Path, kind: str, options: Mapping[str, object]) -> None:
             raise ConfigError(f"{option}: it is for {other}, and {folder} is a {kind}")
 
 
-def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
+def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[Table | Text]:
     if what.components and (what.by or what.test or second is not None):
         raise ConfigError(
             "--components: it describes one study, and takes neither another one nor --by or --test"

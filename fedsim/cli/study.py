@@ -17,6 +17,7 @@ from fedsim.common.terminal import Terminal, say, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from fedsim.config.study.study import StudyConfig
     from fedsim.studies.run import Outcome
@@ -189,7 +190,7 @@ def _close(outcome: Outcome, again: str) -> None:
         raise trouble
 
 
-def _tables(study: analysis.Study) -> Iterable[Table]:
+def _tables(study: analysis.Study) -> Iterable[Table | Text]:
     """Return the study's tables, or those that put it beside a paper if it has `[published]`."""
     return analysis.study_tables(study) if study.published is None else analysis.published_tables(study)
 

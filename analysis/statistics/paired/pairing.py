@@ -7,8 +7,8 @@ import numpy as np
 from fedsim.analysis.statistics.bootstrap import Statistic, interval
 from fedsim.common.arrays import Floats
 
-_NOTHING = 1e-20
-"""Variances up to this are rounding errors."""
+_NOTHING = 1e-12
+"""Variances up to this share of the mean square are rounding errors."""
 
 
 def pairing_factor(a: Floats, b: Floats) -> tuple[float, tuple[float, float] | None]:
@@ -31,9 +31,11 @@ def _factor_of(a: Floats, b: Floats) -> Statistic:
 
     def statistic(counts: Floats) -> Floats:
         shares = counts / counts.sum(axis=1, keepdims=True)
-        of_a, of_b, of_both = (shares @ columns**2 - (shares @ columns) ** 2).T
+        squares = shares @ columns**2
+        variances = squares - (shares @ columns) ** 2
+        of_a, of_b, of_both = np.where(variances > _NOTHING * squares, variances, 0.0).T
         apart = of_a + of_b
-        unknown = np.where(apart > _NOTHING, np.inf, np.nan)
-        return np.asarray(np.divide(apart, of_both, out=unknown, where=of_both > _NOTHING))
+        unknown = np.where(apart > 0, np.inf, np.nan)
+        return np.asarray(np.divide(apart, of_both, out=unknown, where=of_both > 0))
 
     return statistic

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from fedsim import analysis
@@ -134,6 +135,71 @@ def test_runs_that_evaluated_other_clients_are_not_compared(tmp_path: Path) -> N
     study = write_study(tmp_path / "made", parts, axes={"rule": ("a", "b")}, seeds=(7,))
     with pytest.raises(RunError, match="rule=b and rule=a, seed 7: evaluated on 3 and 4 clients"):
         analysis.differences(study, "mean_percent")
+
+
+def sampled(levels: dict[str, str], seed: int) -> dict[str, Any]:
+    """Hourly evaluations of clients 0 and 1, which the last one has with two worse ones; rule b is shorter."""
+    table = flat(0.5 + 0.2 * (levels["rule"] == "b"), times=5 if levels["rule"] == "b" else 9)["evals"]
+    last = pc.equal(table["step"], pc.max(table["step"]))
+    worse = pc.and_(last, pc.greater(table["client"], 1))
+    column = table.column_names.index("accuracy")
+    accuracy = pc.if_else(worse, 0.0, table["accuracy"]).cast(pa.float64())
+    return {
+        "evals": table.set_column(column, "accuracy", accuracy).filter(
+            pc.or_(last, pc.less(table["client"], 2))
+        )
+    }
+
+
+def test_runs_are_compared_on_the_clients_that_all_evaluations_have(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "made", sampled, axes={"rule": ("a", "b")}, seeds=(1, 2, 3))
+    end = study.frame(["mean_percent"])
+    assert set(end["clients"]) == {4}
+    assert set(end["mean_percent"].round(6)) == {29.0, 37.0}  # half of 58 % and of 74 %
+    for at in ("steps", "time"):
+        frame = study.frame(["mean_percent"], at)
+        assert set(frame["clients"]) == {2}
+        assert set(frame["step"]) == {4}
+        assert set(frame["mean_percent"].round(6)) == {54.0, 74.0}
+        assert [d.mean for d in analysis.differences(study, "mean_percent", at)] == pytest.approx([20])
+    averaged = study.asked({"last": 2})
+    assert set(averaged.frame(["mean_percent"])["mean_percent"].round(6)) == {57.5, 73.5}
+    assert analysis.time_to_target(study, "mean_percent", 57.5)["step"].tolist() == [8, 8, 8, 0, 0, 0]
+    asked = study.asked({"at": ["end", "time"], "target": "mean_percent=57.5"})
+    titles = [str(table.title) for table in analysis.study_tables(asked)]
+    assert titles == [
+        "made: mean ± standard deviation over seeds, at the end of each run",
+        "rule: difference from a, at the end of each run",
+        "made: mean ± standard deviation over seeds, after equal virtual time on 2 of 4 clients",
+        "rule: difference from a, after equal virtual time on 2 of 4 clients",
+        "made: virtual time to mean accuracy of 57.5 % on 2 of 4 clients",
+    ]
+    first, second = (study.run(cell) for cell in study.cells if cell.seed == 1)
+    assert analysis.compare(first, second, at="time").mean_percent == pytest.approx(20)
+    assert analysis.compare(first, second).mean_percent == pytest.approx(8)
+
+
+def test_a_point_without_a_comparison_leaves_the_others(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "made", lengths, axes={"rule": ("long", "short")}, seeds=(1,))
+    asked = study.asked({"at": ["end", "time"], "last": 6})
+    *tables, why = analysis.study_tables(asked)
+    assert ["at the end of each run" in str(table.title) for table in tables] == [True, True]
+    assert str(why).startswith("not compared: ")
+    assert "expected 6 evaluations to average, found 5" in str(why)
+    with pytest.raises(FolderError, match="expected 7 evaluations to average"):
+        list(analysis.study_tables(study.asked({"at": ["end"], "last": 7})))
+
+
+def test_a_mean_over_fewer_seeds_than_there_are_runs_says_so(tmp_path: Path) -> None:
+    """The true spread is unknown where each client has one sample."""
+
+    def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        return {"evals": evals_table(np.array([[0.5, 1.0]]), n=1 if seed == 3 else 8)}
+
+    study = write_study(tmp_path / "made", made, axes={}, seeds=(1, 2, 3, 4))
+    (table,) = analysis.study_tables(study.asked({"metrics": ["mean_percent", "std_true_percent"]}))
+    rows = [str(cell).split("\n") for column in table.columns for cell in column.cells]
+    assert [row[-1] for row in rows] == ["4", "[75, 75]", "3 seeds"]
 
 
 def test_what_is_asked_can_be_changed(study: Study) -> None:

@@ -16,6 +16,7 @@ import tomli_w
 
 from fedsim import analysis
 from fedsim.analysis.opening.study import Study
+from fedsim.analysis.report.lost_work import lost_work, work_of
 from fedsim.analysis.report.run_findings import participation_sentence
 from fedsim.analysis.statistics.contrasts import Contrast
 from fedsim.common.errors import FolderError
@@ -490,3 +491,16 @@ def test_every_key_of_a_bare_manifest_may_be_missing(tmp_path: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({"status": manifest["status"]}))
     assert "All of this is one seed: " in said(folder)["doubts"]
+
+
+def test_late_and_stale_updates_are_told_apart(tmp_path: Path) -> None:
+    """A buffered server has no step for which an update could be late."""
+    status = ["aggregated"] * 6 + ["stale"] * 3 + ["remembered"]
+    ends = np.arange(1, 11) * US
+    jobs = jobs_table(dispatch_us=ends - US, end_us=ends, status=np.array(status))
+    run = analysis.open_run(run_of(tmp_path / "buffered", accuracy(), tables={"jobs": jobs}))
+    said = lost_work({"buffered": work_of(run)})
+    assert said == (
+        "No job was lost; 1 of 10 jobs (10.0 %) came too late for their step; 3 of 10 jobs (30.0 %) were too stale to "
+        "use; 30.0 % of the clients' device time was wasted."
+    )

@@ -258,6 +258,29 @@ def test_accuracies_that_are_no_numbers_have_no_correlation(diverged: int) -> No
     assert found["value"].isna().all()
 
 
+@pytest.mark.parametrize("column", ["used", "accuracy_percent"])
+@pytest.mark.parametrize("different", [1, 4, 5])
+def test_a_few_clients_that_differ_give_a_correlation_no_interval(column: str, different: int) -> None:
+    """With one victim among 20 every resample that has a correlation holds the victim."""
+    rng = np.random.default_rng(different)
+    varies = {"used": rng.normal(size=20), "accuracy_percent": rng.normal(50, 5, 20)}
+    frame = pd.DataFrame({"n": 10} | varies | {column: np.arange(20) < different})
+    found = correlations(frame.astype(float))
+    assert found["value"].notna().all()
+    assert found["low"].notna().all() == found["high"].notna().all() == (different == 5)
+
+
+def test_sets_of_clients_that_differ_count_once() -> None:
+    """Six clients differ, but the sets of labels that are drawn together are three."""
+    frame = pd.DataFrame({"n": 10.0, "accuracy_percent": np.arange(20.0), "used": np.arange(20.0) < 6})
+    alone = correlations(frame.astype(float))
+    held = np.eye(10, dtype=int)[np.repeat(np.arange(10), 2)]
+    together = correlations(frame.astype(float).assign(**{f"label_{i}": held[:, i] for i in range(10)}))
+    assert alone["low"].notna().all()
+    assert together["low"].isna().all()
+    assert together["value"].tolist() == alone["value"].tolist()
+
+
 def test_correlations_have_intervals_over_clients() -> None:
     rng = np.random.default_rng(2)
     used = rng.integers(0, 30, 80)
@@ -364,6 +387,31 @@ def test_a_study_is_summed_up_by_group_and_compared(tmp_path: Path) -> None:
     told = run_participation_tables(study.run(study.cells[0]))[0].caption
     assert "Those of ten or fewer cover less than 95 %." in str(told)
     assert set(frames) <= set(analysis.study_frames(study))
+
+
+def test_a_mean_over_the_seeds_with_victims_alone_says_so(tmp_path: Path) -> None:
+    def seldom(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        tables = made(levels, seed)
+        if seed == 2:
+            status = pa.array(["aggregated"] * 4).cast(tables["jobs"].schema.field("status").type)
+            tables["jobs"] = tables["jobs"].set_column(
+                tables["jobs"].column_names.index("status"), "status", status
+            )
+        return tables
+
+    study = write_study(
+        tmp_path / "s", seldom, axes={"rule": ("plain",)}, seeds=(1, 2, 3), compare={"group": "used"}
+    )
+    _, measures = participation_tables(study)
+    cells = {str(c.header): str(next(iter(c.cells))).split("\n") for c in measures.columns}
+    assert cells["victims gap percent"] == ["30 ± 0", "–", "2 seeds"]
+    assert cells["group gap percent"][0].startswith("2")
+    assert len(cells["group gap percent"]) == 2
+    table = analysis.study_document(study, tmp_path).tables["participation-measures"]
+    row = dict(zip((c.heading for c in table.columns), table.rows[0], strict=False))
+    assert (row["seeds"], row["of seeds"]) == (3, 0)  # the last: nothing is known of availability
+    at = [c.heading for c in table.columns].index("victims gap, %")
+    assert table.rows[0][at : at + 3] == (30, 0, 2)
 
 
 def test_a_gap_is_better_the_nearer_it_is_to_zero(tmp_path: Path) -> None:

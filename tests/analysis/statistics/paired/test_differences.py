@@ -95,6 +95,18 @@ def test_a_seed_with_a_run_missing_is_left_out_and_named(study: Study) -> None:
     assert "Seeds without a difference are left out of both tests." in text
 
 
+def test_seeds_left_out_of_one_metric_alone_are_named_with_it() -> None:
+    nan = float("nan")
+    study, frame = by_hand(
+        {"mean": [(0.0, 1.0), (0.0, 2.0), (1.0, 2.0)], "spread_of": [(1.0, nan), (1.0, 2.0), (nan, 3.0)]}
+    )
+    found = [*differences_of(study, frame, "mean"), *differences_of(study, frame, "spread_of")]
+    assert [each.n for each in found] == [3, 1]
+    assert "Left out of spread of for b: seeds 0, 2, of which" in notes(found)
+    assert "Left out for b: seeds 0, 2, of which" in notes(found[1:])
+    assert "Left out" not in notes(found[:1])
+
+
 def test_the_t_test_decides_if_asked_for(study: Study) -> None:
     found = analysis.differences(study.asked({"test": "t"}), "mean_percent")
     p = [stats.ttest_1samp(each.values, 0).pvalue for each in found]

@@ -268,6 +268,15 @@ def test_the_interval_of_the_factor_is_that_of_the_variances_in_each_resample() 
     assert found[0] < float((a.var() + b.var()) / (a - b).var()) < found[1]
 
 
+def test_rounding_is_no_variance_of_differences() -> None:
+    """Accuracies on 15 samples tie: where a resample holds equal differences alone, its factor is infinite."""
+    a = np.round(np.array([5, 0, 4, 5, 4, 2, 5]) * 100 / 15, 10)
+    found = pairing_factor(a, a - np.round(np.array([2, 1, 1, 1, 0, 2, 1]) * 100 / 15, 10))[1]
+    assert found is not None
+    assert found[0] >= 0.5
+    assert found[1] == np.inf
+
+
 def test_pairing_of_equal_or_few_values() -> None:
     a = np.array([1.0, 2.0, 5.0])
     assert pairing_factor(a, a + 1)[0] == np.inf
