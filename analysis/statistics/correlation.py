@@ -24,8 +24,8 @@ def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame
     (`spearman`, `pearson`) and each weighting (`clients`: each client counts once; `samples`: by its samples of the
     split). Columns: `with`, `method`, `weighted_by`, `clients`, `value`, and `low` and `high`, the 95 % bootstrap
     interval over clients, in which clients of one of `label_sets` are drawn together if the frame has labels. NaN if
-    accuracy or the measure is equal for all clients; no interval if fewer than five clients have another value than
-    most have, since they would decide it alone.
+    accuracy or the measure is equal for all clients; no interval if it is for all but fewer than five of six or more,
+    which would decide alone.
     """
     import pandas as pd
 
@@ -68,19 +68,19 @@ def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
                     statistic = make(x[known], accuracy[known], weights[known])
                     value = float(statistic(np.ones((1, n)))[0])
                     alike = None if sets is None else sets[known]
-                    least = min(_differing(each, alike) for each in (x[known], accuracy[known]))
-                    if intervals and least >= LEAST_CLIENTS:
+                    if intervals and all(_varies(each, alike) for each in (x[known], accuracy[known])):
                         bounds = interval(statistic, n, draws=client_draws(n), clusters=alike)
                 low, high = bounds or (np.nan, np.nan)
                 words = {"with": name, "method": method, "weighted_by": weighted_by, "clients": n}
                 yield words | {"value": value, "low": low, "high": high}
 
 
-def _differing(values: Floats, clusters: Ints | None) -> int:
-    """Return how many clients, or clusters with such clients, have another value than most."""
+def _varies(values: Floats, clusters: Ints | None) -> bool:
+    """Return whether more than a few clients, or clusters with such clients, have another value than most."""
+    units = np.arange(len(values)) if clusters is None else clusters
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    others = place != counts.argmax()
-    return int(others.sum()) if clusters is None else len(np.unique(clusters[others]))
+    others = len(np.unique(units[place != counts.argmax()]))
+    return others >= min(LEAST_CLIENTS, max(len(np.unique(units)) - 1, 1))
 
 
 def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:

@@ -26,7 +26,7 @@ def values_of_conflict_rows_are_valid(e: Evidence) -> Iterator[Violation]:
         ("block", rows["block"] < -1),
         ("cosine", np.abs(rows["cosine"]) > 1 + 1e-6),
         ("norm", ~(rows["norm"] >= 0)),
-        ("weight", ~np.isfinite(weight) & ~by_column),
+        ("weight", ~(np.isfinite(weight) | by_column)),
     ):
         for i, more in first(mask):
             yield Violation("conflicts", i, f"a {name} in its range", f"{name} = {rows[name][i]}", more)

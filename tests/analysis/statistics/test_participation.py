@@ -268,6 +268,10 @@ def test_a_few_clients_that_differ_give_a_correlation_no_interval(column: str, d
     found = correlations(frame.astype(float))
     assert found["value"].notna().all()
     assert found["low"].notna().all() == found["high"].notna().all() == (different == 5)
+    of_five = correlations(
+        frame.astype(float).iloc[:5].assign(used=np.arange(5.0), accuracy_percent=np.arange(5.0))
+    )
+    assert of_five["low"].notna().all()  # all are different
 
 
 def test_sets_of_clients_that_differ_count_once() -> None:

@@ -119,8 +119,8 @@ def test_two_runs_are_compared_by_client_at_equal_points(studies: list[Path]) ->
     assert "survivors against victims of dropout" in text
 
 
-def test_a_point_at_which_other_clients_were_evaluated_costs_no_other(tmp_path: Path) -> None:
-    """A run's end is evaluated on all clients, so that of the shorter run has no match in the longer one."""
+def test_equal_points_count_the_clients_that_all_evaluations_have(tmp_path: Path) -> None:
+    """A run's end is evaluated on all clients, and its other evaluations on four."""
     folders = [
         run(
             small(name=f"{steps}", stop={"steps": steps}, evaluate={"every_steps": 2, "clients": 4}), tmp_path
@@ -129,7 +129,13 @@ def test_a_point_at_which_other_clients_were_evaluated_costs_no_other(tmp_path: 
     ]
     text = compared(*folders)
     assert "last evaluation on the test split, 12 clients" in text
-    assert "cannot be compared client by client on split 'test', after equal steps: client" in text
+    assert "8 against 4, at equal points, 4 clients" in text
+    first, second = (analysis.open_run(folder) for folder in folders)
+    sample = first.evaluations()[0].client
+    at_four = [next(e for e in r.evaluations() if e.step == 4) for r in (first, second)]
+    accuracy = [each.accuracy[np.isin(each.client, sample)] for each in at_four]
+    mean = 100 * (accuracy[1] - accuracy[0]).mean()
+    assert analysis.compare(first, second, at="steps").mean_percent == pytest.approx(mean)
 
 
 def test_groups_are_of_the_split_that_is_compared(tmp_path: Path) -> None:
