@@ -1,4 +1,4 @@
-"""Ctrl-C: the first stops a run at a point from which it can resume, the second at once."""
+"""Ctrl-C and SIGTERM stop a run at a point from which it can resume; the second Ctrl-C stops it at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Schedulers of clusters send SIGTERM before they take a machine away."""
+"""Schedulers of clusters send SIGTERM before they take a machine away, some to each process of a group."""
 
 
 class Interrupts:
@@ -20,7 +20,7 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals while the body runs; the first sets `asked`, the second raises KeyboardInterrupt.
+        """Handle the signals while the body runs: the first sets `asked`, Ctrl-C after it raises KeyboardInterrupt.
 
         Does nothing outside of the main thread, which alone receives signals.
         """
@@ -45,6 +45,8 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            raise KeyboardInterrupt
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
         self.asked = True
         self._on_asked()

@@ -31,16 +31,28 @@ _TRIES = 2
 _LOOK_EVERY_S = 0.25
 _SERVER_LOST = 255
 """The exit code that multiprocessing reports for a process if the fork server is gone."""
+_SAFE_PATH = "PYTHONSAFEPATH"
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _CONTEXT = multiprocessing.get_context("forkserver")
 """Its processes inherit no threads, and no state of torch or Ray; the fork server imports their modules once."""
 
 
 def begin_imports() -> None:
-    """Start the fork server, which imports the modules of its processes while this process continues."""
+    """Start the fork server, which imports the modules of its processes while this process continues.
+
+    It does not import from the working folder, where a user's `random.py` would stand in for Python's.
+    """
     _CONTEXT.set_forkserver_preload(["fedsim.studies.cell"])
-    resource_tracker.ensure_running()  # here, as its start unblocks interrupts
-    with _interrupts_blocked():
-        forkserver.ensure_running()
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        resource_tracker.ensure_running()  # here, as its start unblocks signals
+        with _signals_blocked():
+            forkserver.ensure_running()
+    finally:
+        del os.environ[_SAFE_PATH]
+        if before is not None:
+            os.environ[_SAFE_PATH] = before
 
 
 @dataclass(slots=True)
@@ -176,16 +188,16 @@ def _started(device: Device, given: bytes, files: Mapping[str, plugins.Source]) 
     pipe, end_of_worker = _CONTEXT.Pipe()
     args = end_of_worker, device, given, files, dict(os.environ)
     process = _CONTEXT.Process(target=_serve, args=args, daemon=True)
-    with _interrupts_blocked():
+    with _signals_blocked():
         process.start()
     end_of_worker.close()
     return _Worker(process, pipe)
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in processes that start in the body; the process of the command handles it and stops them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_blocked() -> Iterator[None]:
+    """Block signals in processes that start in the body, such as those to the group of the command, which stops them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
@@ -215,7 +227,8 @@ def _serve(
     plugins.provide(files)
     threading.Thread(target=_exit_with_parent, name="parent", daemon=True).start()
     interrupts = Interrupts()
-    with interrupts.handled(), suppress(EOFError, OSError, KeyboardInterrupt):
+    with interrupts.handled(), suppress(EOFError, OSError):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         from fedsim.studies.cell import CellRunner
 
         def send(message: CellProgress | CellResult) -> None:

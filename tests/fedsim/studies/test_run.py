@@ -900,13 +900,18 @@ def listen_to_interrupts() -> None:
 
 @pytest.fixture
 def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A study in two processes that stand still, of which a cell has been saved, and the arguments of its command."""
+    """A study in two processes that stand still, of which a cell has been saved, and the arguments of its command.
+
+    Its working folder has a module named as one of Python's.
+    """
+    (tmp_path / "random.py").write_text("raise ImportError('not this one')", encoding="utf-8")
     arguments = [str(SMALLEST), "--out", str(tmp_path), *SLOW]
     with subprocess.Popen(
         [FEDSIM, "study", *arguments, "--jobs", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        cwd=tmp_path,
         start_new_session=True,
         preexec_fn=listen_to_interrupts,
     ) as process:
@@ -964,23 +969,30 @@ def test_a_killed_study_is_resumed(
 
 
 @slow_study
-def test_ctrl_c_saves_the_running_cells(
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "scheduler"])
+def test_a_signal_to_all_processes_saves_the_running_cells(
+    number: signal.Signals,
     under_way: tuple[subprocess.Popen[str], list[str]],
     slow_digests: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     process, arguments = under_way
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the foreground group gets it
+    os.killpg(process.pid, number)  # as a terminal and some schedulers do
     os.killpg(process.pid, signal.SIGCONT)
     out, _ = process.communicate()
     assert process.returncode == 130, out
     assert out.count("stopping") == 1
     assert "interrupted, and saved; continue with: fedsim study " in out
     assert "Traceback" not in out
+    assert "its process" not in out
     found = cells_in(tmp_path / "smallest")
     assert "running" not in {cell["status"] for cell in found}
-    assert "interrupted" in {cell["status"] for cell in found}
+    stopped = [tmp_path / "smallest" / cell["folder"] for cell in found if cell["status"] == "interrupted"]
+    assert stopped
+    for folder in stopped:
+        run = analysis.open_run(folder)
+        assert checkpoints(folder)[-1].step == len(run.steps), "saved where it stopped"
     assert resumed(tmp_path / "smallest", arguments, capsys) == slow_digests
 
 
