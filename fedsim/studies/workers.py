@@ -196,7 +196,7 @@ def _started(device: Device, given: bytes, files: Mapping[str, plugins.Source]) 
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block signals in processes that start in the body, such as those to the group of the command, which stops them."""
+    """Block signals in processes that start in the body: the command stops them, also if its whole group gets one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
