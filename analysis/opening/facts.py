@@ -30,7 +30,7 @@ _SECTIONS = (
 
 def troubles(run: Run) -> Iterator[str]:
     """Yield a sentence for each thing that makes a run incomplete."""
-    status, error = run.manifest.get("status", "unknown"), run.manifest.get("error")
+    status, error = run.status, run.manifest.get("error")
     if status != "done":
         because = f": {error}" if error else ""
         yield f"{run.label}: the run is not complete (status {status}{because}). The page shows what it recorded."
@@ -52,7 +52,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ),
         *(("adversary", _settings(each)) for each in _adversaries(run.config)),
         ("seed", manifest.get("seed")),
-        ("status", _ended(manifest)),
+        ("status", _ended(run)),
         ("virtual time", show_us(run.virtual_us)),
         ("jobs", _counts(word_counts(run.jobs["status"]))),
         ("waits for clients", manifest.get("waits")),
@@ -87,9 +87,9 @@ def _value(value: Any) -> str:
     return f"({_settings(value)})" if isinstance(value, dict) else str(value)
 
 
-def _ended(manifest: Mapping[str, Any]) -> str:
-    by = f", ended by {manifest['ended_by']}" if manifest.get("ended_by") else ""
-    return f"{manifest.get('status', 'unknown')}{by}"
+def _ended(run: Run) -> str:
+    by = f", ended by {run.manifest['ended_by']}" if run.manifest.get("ended_by") else ""
+    return f"{run.status}{by}"
 
 
 def _counts(values: Mapping[str, Any], between: str = ": ") -> str:

@@ -27,6 +27,7 @@ from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
 from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import existing, read_manifest
+from fedsim.records.run_folder import status_of
 from fedsim.records.schemas import CLIENT_FACTS, OPTIONAL, TABLES
 from fedsim.worlds.availability import UNKNOWNS, Unknown
 from fedsim.worlds.trace import read_trace
@@ -127,7 +128,12 @@ class Run:
     @property
     def done(self) -> bool:
         """Whether the run came to its regular end."""
-        return self.manifest.get("status") == "done"
+        return self.status == "done"
+
+    @property
+    def status(self) -> str:
+        """`done`, `running`, `interrupted` or `failed`; `killed` if its process was, `unknown` without a manifest's."""
+        return status_of(self.folder, self.manifest)
 
     @property
     def virtual_us(self) -> int:

@@ -53,8 +53,7 @@ def _incomplete(run: Run) -> str:
     if run.done:
         return ""
     error = run.manifest.get("error")
-    status = str(run.manifest.get("status", "unknown"))
-    return f"is not complete ({status}{f': {error}' if error else ''})"
+    return f"is not complete ({run.status}{f': {error}' if error else ''})"
 
 
 def _early(run: Run) -> str:
@@ -91,11 +90,12 @@ def _nonfinite(run: Run) -> str:
 def _unattacked(run: Run) -> str:
     """Return whether no client of an adversary had a job while the adversary is active."""
     tables, idle = run.config.get("adversary", []), []
-    clients, times_us = (run.jobs[name].to_numpy() for name in ("client", "dispatch_us"))
+    clients, times_us, versions = (run.jobs[name].to_numpy() for name in ("client", "dispatch_us", "version"))
     each = tables if isinstance(tables, list) else [tables]
     for table, adversary in zip(each, run.manifest.get("adversaries") or [], strict=False):
-        theirs = times_us[np.isin(clients, adversary["clients"])]
-        active = (theirs >= table.get("after", 0) * US) & (theirs < table.get("until", np.inf) * US)
+        first, end = table.get("steps", (0, np.inf))
+        active = (times_us >= table.get("after", 0) * US) & (times_us < table.get("until", np.inf) * US)
+        active &= (versions >= first) & (versions < end) & np.isin(clients, adversary["clients"])
         if not active.any():
             idle.append(str(adversary["name"]))
     return f"was not attacked: no client of {' or '.join(idle)} had a job in its time" if idle else ""

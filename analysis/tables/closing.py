@@ -67,7 +67,7 @@ class Closing:
 
 def with_status(run: Run) -> str:
     """Return the label of a run, with its status in brackets unless it is done."""
-    return run.label if run.done else f"{run.label} [{run.manifest.get('status', 'unknown')}]"
+    return run.label if run.done else f"{run.label} [{run.status}]"
 
 
 @arguments.checked
@@ -78,7 +78,7 @@ def closing(run: Run, split: str | None = None) -> Closing:
     jobs, steps = word_counts(run.jobs["status"]), word_counts(run.steps["status"])
     return Closing(
         label=run.label,
-        status=str(run.manifest.get("status", "unknown")),
+        status=run.status,
         metrics=evaluations[-1].summary(names) if evaluations else dict.fromkeys(names, math.nan),
         steps=len(run.steps),
         jobs=len(run.jobs),

@@ -14,7 +14,7 @@ from fedsim.common.errors import FolderError
 from fedsim.common.files import from_json
 from fedsim.records.file_names import CONFIG, MANIFEST, STUDY, STUDY_CONFIG, WORLD
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import is_running
+from fedsim.records.run_folder import is_running, status_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,7 @@ def _run(folder: Path) -> ListedRun:
         manifest = read_manifest(folder)
     except FolderError as error:
         return ListedRun(folder, "damaged", written_s, error=str(error))
-    status = str(manifest.get("status", "damaged"))
-    if status == "running" and not is_running(folder):
-        status = "killed"
+    status = status_of(folder, {"status": "damaged"} | manifest)
     try:
         started_s = datetime.fromisoformat(str(manifest.get("started"))).timestamp()
     except ValueError:  # a run that was killed before it began

@@ -165,6 +165,12 @@ def is_running(folder: Path) -> bool:
     return False
 
 
+def status_of(folder: Path, manifest: Mapping[str, Any]) -> str:
+    """Return the status in the manifest of a run, `unknown` without one; `killed` if it runs no longer."""
+    status = str(manifest.get("status", "unknown"))
+    return "killed" if status == "running" and not is_running(folder) else status
+
+
 def _locked(path: Path) -> TextIO:
     """Open and lock a file. Raises RunError if another process has locked it.
 

@@ -14,6 +14,7 @@ from fedsim.common.errors import CheckpointError, ConfigError
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import show_us
+from fedsim.config.adversary import listed
 from fedsim.config.errors import assignments, read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, changed, load_config, parse, refuse_own
@@ -167,13 +168,28 @@ class Branch:
             "forked_at": "step" if self.at.time_us is None else "time",
             "kept_online": sorted(self.keep_online) or None,
         }
-        child = parse(self.raw | {"parent": origin}, "fork", self.config.label, self.before)[0]
+        raw = self.raw | {"parent": origin} | self._attacks(forked_us)
+        child = parse(raw, "fork", self.config.label, self.before)[0]
         if self.keep_online:
             kept = _kept(self.trace, self.keep_online, forked_us, child.stop.time, self.manifest)
             place = place.in_world(child, kept)
         spec = place.prepare(child)
         tell_of_world(spec)
         return spec
+
+    def _attacks(self, forked_us: int) -> dict[str, Any]:
+        """Return `[adversary]` if it changed: attacks that the parent lacks begin with the jobs after the fork."""
+        if self.child.adversary == self.config.adversary:
+            return {}
+        tables = zip(listed(self.raw["adversary"]), self.child.adversary, strict=True)
+        return {
+            "adversary": [
+                table
+                if attack in self.config.adversary
+                else table | {"after": f"{max(attack.after, forked_us + 1)}us"}
+                for table, attack in tables
+            ]
+        }
 
 
 def _begin_folder(folder: Path, branch: Branch, saved: State | None, force: bool) -> None:

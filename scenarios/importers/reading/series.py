@@ -53,7 +53,7 @@ def is_number(text: str) -> bool:
 
 def head_numbers(source: Source, separator: str) -> list[list[float]]:
     """Return the numbers of a file's first lines if every line holds two, separated by `separator`; else none."""
-    cells = [line.split(separator) for line in head(source)]
+    cells = [line.split(separator) for line in head(source) if line.strip()]
     fits = len(cells) > 1 and all(len(c) == 2 and all(map(is_number, c)) for c in cells)
     return [[float(cell) for cell in c] for c in cells] if fits else []
 

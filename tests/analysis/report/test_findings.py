@@ -236,14 +236,24 @@ def test_extreme_weights_and_updates_left_out_are_counted(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("table", "attacked"),
-    [({}, True), ({"after": 1.0}, False), ({"until": 0.1}, True), ({"after": 0.2, "until": 0.9}, False)],
+    [
+        ({}, True),
+        ({"after": 1.0}, False),
+        ({"until": 0.1}, True),
+        ({"after": 0.2, "until": 0.9}, False),
+        ({"steps": [0, 1]}, True),
+        ({"steps": [1, 9]}, False),
+    ],
 )
 def test_an_adversary_without_a_job_in_its_time_is_told(
     table: dict[str, float], attacked: bool, tmp_path: Path
 ) -> None:
     """Its clients 3 and 4 have one job, at the start; 0 and 1 have others."""
     jobs = jobs_table(
-        client=np.array([3, 0, 1]), dispatch_us=np.array([0, US, 2 * US]), end_us=np.full(3, 3 * US)
+        client=np.array([3, 0, 1]),
+        version=np.arange(3),
+        dispatch_us=np.arange(3) * US,
+        end_us=np.full(3, 3 * US),
     )
     folder = run_of(
         tmp_path / "a", accuracy(), tables={"jobs": jobs}, adversaries=[{"name": "zero", "clients": [3, 4]}]

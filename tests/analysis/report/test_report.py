@@ -202,14 +202,14 @@ def test_a_bare_manifest_is_enough(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text('{"status": "running", "wall_s": null, "memory": null}')
     for path in folder.glob("*.parquet"):
         path.unlink()
-    assert "status running" in page_of(folder).text
+    assert "status killed" in page_of(folder).text
 
 
 def test_parts_alone_give_the_same_figures(tmp_path: Path) -> None:
     parts = full_run(tmp_path / "x", stale=True, parts=3, status="running", error="killed")
     found = page_of(parts)
     assert figures(found) == FIGURES
-    assert "status running: killed" in found.text
+    assert "status killed: killed" in found.text
 
 
 def test_a_run_without_evaluations_or_without_losses_leaves_these_figures_out(tmp_path: Path) -> None:

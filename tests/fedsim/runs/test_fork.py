@@ -12,6 +12,8 @@ import pytest
 
 from fedsim.common.errors import CheckpointError, ConfigError, FolderError, RunError, TraceError
 from fedsim.common.units import US
+from fedsim.config.errors import assignments
+from fedsim.config.load import load_config
 from fedsim.engine.state import Kind, RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.invariants import check
@@ -202,6 +204,32 @@ def test_a_client_that_sends_nothing_does_so_when_it_is_kept_online(tmp_path: Pa
     mine = found[found.job == struck.job].iloc[0]
     assert (mine.status, mine.phase) == ("lost", "upload")
     assert not set(found.status[attacked(config.adversaries(), config.seed, found)["drop"]]) & {"aggregated"}
+
+
+def struck_in(folder: Path) -> list[bool]:
+    """Return which jobs of a run were attacked, as its configuration says."""
+    config = load_config(folder / "config.resolved.toml")[0]
+    (flags,) = attacked(config.adversaries(), config.seed_of("world"), table(folder, "jobs")).values()
+    return [bool(flag) for flag in flags]
+
+
+@pytest.mark.parametrize("name", ["sign_flip", "label_flip", "gaussian_noise", "drop"])
+def test_new_attacks_strike_the_jobs_after_the_fork(tmp_path: Path, name: str) -> None:
+    """It is the run whose attack begins after the fork: jobs under way then are honest, as the tables say."""
+    config: dict[str, Any] = {"pacing": BUFFERED, "stop": {"time": "8min"}} | ALL_KEPT
+    parent = run(small(**config), tmp_path)
+    attack = {"name": name, "clients": [1, 5, 7, 8]}
+    child = branch(parent.folder, At(step=4), *assignments({"adversary": attack}), out=tmp_path / "child")
+    after = f"{read_manifest(child.folder)['parent']['forked_us'] + 1}us"
+    whole = run(small(**config, name="whole", adversary=[attack | {"after": after}]), tmp_path)
+    assert child.digest == whole.digest
+    again = branch(child.folder, At(step=6), out=tmp_path / "again")
+    assert again.digest == child.digest
+    assert struck_in(child.folder) == struck_in(again.folder) == struck_in(whole.folder)
+    assert any(struck_in(whole.folder))
+    over = assignments({"adversary": attack | {"until": "1us"}})
+    with pytest.raises(ConfigError, match="until: expected a time later than 'after'"):
+        branch(parent.folder, At(step=4), *over, out=tmp_path / "late")
 
 
 ASYNCHRONOUS: dict[str, Any] = {

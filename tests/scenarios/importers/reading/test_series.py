@@ -98,6 +98,14 @@ def test_rides_are_steps_in_order_of_time_and_the_last_holds_for_the_median_step
     assert told["intervals_in_which_nothing_moves"] == 1
 
 
+def test_a_short_ride_is_recognised_although_its_last_line_is_blank(tmp_path: Path) -> None:
+    ride = "0.0\t1.0\n2.0\t2.0\n3.0\t0.5\n"
+    whole, blank = (
+        imported(tmp_path / name, {"ride": text}, None) for name, text in (("a", ride), ("b", ride + "\n"))
+    )
+    assert blank.digest() == whole.digest()
+
+
 def test_home_lines_are_steps_of_five_seconds(tmp_path: Path) -> None:
     trace = imported(tmp_path, {"line": "0.0\t8\n5.0\t0\n10.0\t0.8\n"}, None)
     assert notes(trace)["importer"] == "fcc"
