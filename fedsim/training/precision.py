@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Literal
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import Any, Literal
 
 import torch
 
@@ -40,13 +40,20 @@ def device_named(name: str) -> torch.device:
 @contextmanager
 def untouched() -> Iterator[None]:
     """Compute with torch's defaults, whichever modes and defaults the caller has set."""
-    dtype, products = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    dtype = torch.get_default_dtype()
+    try:
+        products = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the caller has set `fp32_precision`, after which torch refuses to read this
+        products = "highest"
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, dtype)
         torch.set_default_dtype(torch.float32)
         if products != "highest":
             stack.callback(torch.set_float32_matmul_precision, products)
             torch.set_float32_matmul_precision("highest")
+        for place in _with_precision("cuda.matmul", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"):
+            if place.fp32_precision not in ("none", "ieee"):
+                _set(stack, place, "fp32_precision", "ieee")
         if torch.get_default_device() != _CPU:  # only if needed: a device context slows every call of torch
             stack.enter_context(_CPU)
         for kind in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
@@ -54,6 +61,23 @@ def untouched() -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         yield
+
+
+def _with_precision(*names: str) -> list[Any]:
+    """Return the parts of `torch.backends` of these names that have an `fp32_precision`, new in torch 2.9."""
+    parts = []
+    for path in names:
+        part: Any = torch.backends
+        for name in path.split("."):
+            part = getattr(part, name, None)
+        parts += [part] * hasattr(part, "fp32_precision")
+    return parts
+
+
+def _set(stack: ExitStack, place: Any, name: str, value: object) -> None:
+    """Set an attribute until the end of the stack. Raises RuntimeError if torch refuses to read it."""
+    stack.callback(setattr, place, name, getattr(place, name))
+    setattr(place, name, value)
 
 
 def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
@@ -73,17 +97,17 @@ def rounding(precision: Precision, device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    products, convolutions, tf32 = torch.backends.cuda.matmul, torch.backends.cudnn, precision == "tf32"
+    cudnn, tf32 = torch.backends.cudnn, precision == "tf32"
     with ExitStack() as stack:
-        for place, name, value in (
-            (products, "allow_tf32", tf32),
-            (convolutions, "allow_tf32", tf32),
-            (convolutions, "deterministic", True),
-            (convolutions, "benchmark", False),
-            (torch.utils.deterministic, "fill_uninitialized_memory", False),
-        ):
-            stack.callback(setattr, place, name, getattr(place, name))
-            setattr(place, name, value)
+        with suppress(RuntimeError):  # the caller has set `fp32_precision`, which then decides
+            _set(stack, torch.backends.cuda.matmul, "allow_tf32", tf32)
+            _set(stack, cudnn, "allow_tf32", tf32)
+        for place in _with_precision("cuda.matmul", "cudnn.conv", "cudnn.rnn"):
+            if (place.fp32_precision == "tf32") != tf32:
+                _set(stack, place, "fp32_precision", "tf32" if tf32 else "ieee")
+        _set(stack, cudnn, "deterministic", True)
+        _set(stack, cudnn, "benchmark", False)
+        _set(stack, torch.utils.deterministic, "fill_uninitialized_memory", False)
         stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import a compiler
         yield

@@ -19,7 +19,7 @@ from fedsim.config.run import RunConfig
 from fedsim.runs.build import prepare
 from fedsim.runs.simulate import simulate
 from fedsim.training.job import Cohort
-from fedsim.training.precision import Precision, device_named, lowered, rounding
+from fedsim.training.precision import Precision, device_named, lowered, rounding, untouched
 from fedsim.training.workbench import Workbench
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -64,6 +64,45 @@ def test_what_the_processor_has_not_is_refused(tmp_path: Path) -> None:
     prepare(config("dense", "float32", model=model))
     with pytest.raises(ConfigError, match=r"train\.precision: .*on this machine: no such primitive; use"):
         prepare(config("dense", "bfloat16", model=model))
+
+
+NEWER = torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul
+"""What has an `fp32_precision` from torch 2.9 on."""
+
+
+def precisions() -> list[str]:
+    return [
+        place.fp32_precision for place in (*NEWER, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv)
+    ]
+
+
+@pytest.fixture(
+    params=["all", "mkldnn", "cuda.matmul", "mkldnn.matmul", "mkldnn.conv", "cudnn.conv", "cudnn"]
+)
+def newer(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A part of torch whose precision the caller has set as torch 2.9 and newer do."""
+    if not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("torch has no fp32_precision before 2.9")
+    place = torch.backends
+    for name in request.param.split(".") if request.param != "all" else ():
+        place = getattr(place, name)
+    before = place.fp32_precision
+    place.fp32_precision = "ieee" if "cudnn" in request.param else "tf32"
+    yield request.param
+    place.fp32_precision = before
+    torch.set_float32_matmul_precision("highest")  # or torch refuses to read what was set the older way
+    torch.backends.cudnn.allow_tf32 = True
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_precisions_that_the_caller_has_set_the_newer_way_change_nothing(newer: str, precision: Any) -> None:
+    told = precisions()
+    with untouched():
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert "tf32" not in precisions()[2:]
+        with rounding(precision, GPU):
+            assert [p == "tf32" for p in precisions()[:3]] == [precision == "tf32"] * 3
+    assert [p.replace("none", "ieee") for p in precisions()] == [p.replace("none", "ieee") for p in told]
 
 
 def rows_of(case: str, precision: str) -> tuple[torch.Tensor, np.ndarray]:
