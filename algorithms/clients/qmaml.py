@@ -74,6 +74,7 @@ def qmaml(
         personal=personal,
         adapt=unseen,
         reports_loss=True,
+        second_derivatives=adapt.differentiable,
         passes=passes,
         samples=samples,
     )

@@ -26,6 +26,11 @@ class MemorySection(Section):
         """Whether a budget decides which storage is chosen."""
         return self.budget is not None or self.host_budget is not None
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the table is for a server on a GPU, as it stores updates or Gram matrices on the host."""
+        return self.history.startswith("host") or self.host_budget is not None
+
     def plain(self, clients: int) -> MemorySection:
         """Return the table without `auto` and `slots` where these do nothing: no budget, room for all clients."""
         auto = self.history == "auto" and not self.limited

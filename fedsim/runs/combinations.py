@@ -202,6 +202,16 @@ def check_precision(network: Network, bench: WorkbenchSpec) -> None:
         module.train(was_training)
 
 
+def check_derivatives(config: RunConfig, network: Network, bench: WorkbenchSpec) -> None:
+    """Refuse a method that differentiates gradients of recurrent layers on a GPU, where cuDNN computes these."""
+    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in network.module.modules())
+    if bench.method().second_derivatives and recurrent and bench.device.startswith("cuda"):
+        raise ConfigError(
+            f"client.name: method {config.client.name!r} differentiates gradients, which the recurrent layers of model "
+            f"{network.name!r} do not have on a GPU: use --device cpu, another model, or first-order gradients"
+        )
+
+
 TAKE_SPEEDS = (
     "[world.join] takes speeds from another world, such as the file of "
     "`fedsim trace make always_on -o devices.parquet`"

@@ -19,11 +19,12 @@ _AHEAD = 2
 def reproduction(folder: Path, step: int, config: RunConfig) -> str:
     """Return the command that trains again, in one process, all that the run in `folder` had trained by `step`.
 
-    A fork cannot be run from the start: the command resumes it, which trains the jobs under way. A history that a GPU
-    stores on the host becomes the same history of a run on the CPU.
+    A fork cannot be run from the start: the command resumes it, which trains the jobs under way, on the GPU if it keeps
+    a part of the history on the host. Of another run such a history becomes the same history of a run on the CPU.
     """
     if config.is_fork:
-        return shlex.join(("fedsim", "resume", str(folder), "--workers", "0", "--device", "cpu"))
+        place = () if config.memory.on_host else ("--device", "cpu")
+        return shlex.join(("fedsim", "resume", str(folder), "--workers", "0", *place))
     history = config.memory.history
     on_host = history.removeprefix("host_")
     rows = [] if on_host == history else ["--set", f"memory.history={on_host}"]

@@ -13,9 +13,9 @@ from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes, show_estimate, show_wall
 from fedsim.config.records import CheckpointSection
 from fedsim.config.run import RunConfig
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.plan.plan import PlannedRun, plan_run
+from fedsim.runs.plan.plan import PlannedRun, plan_run, planned_spec
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import by_levels
 from fedsim.studies.run import check_memory, processes_of
@@ -81,7 +81,7 @@ def _planned(config: RunConfig, folder: StudyFolder, cache: InputCache) -> tuple
     """Plan a cell; return the plan and the size of its folder at its end in bytes."""
     with at_most(1):  # as in the processes that run cells
         planned = plan_run(config, workers=0, cache=cache)
-    spec = prepare(config, cache=cache)
+    spec = planned_spec(config, cache)
     folder.check_data(spec)
     return planned, disk_bytes(planned, spec)
 

@@ -212,6 +212,8 @@ class ClientMethod:
     """Names of the server's vectors [P] that come with the model: those that the rule sends."""
     sends: tuple[str, ...] = ()
     """Names of the vectors [P] that `train` returns beside the update: those that the rule receives."""
+    second_derivatives: bool = False
+    """Whether `train` differentiates gradients, as recurrent layers on a GPU cannot."""
     rule: str = ""
     """Name of the aggregation rule that the method is one half of, without which it is refused; empty for any rule."""
     passes: Callable[[int], float] = float

@@ -90,9 +90,11 @@ def plan(
 ) -> list[PlannedRun]:
     """Run the event loops of configurations without training, and estimate the real runs' wall time and memory.
 
-    Arguments are as for `simulate`. The steps are exactly those of the run unless the selector or the stop rule uses
-    results of training, or the server may leave out updates. With `out`, the plan's `jobs` and `steps` are written to
-    `<out>/<name>/`, with a manifest of status `planned`. Raises ConfigError, DataError or TraceError as the run would.
+    Arguments are as for `simulate`. Clients train on the processor, and so does the server, unless `[memory]` is for a
+    GPU: then what its history takes of the host's memory is counted. The steps are exactly those of the run unless the
+    selector or the stop rule uses results of training, or the server may leave out updates. With `out`, the plan's
+    `jobs` and `steps` are written to `<out>/<name>/`, with a manifest of status `planned`. Raises ConfigError,
+    DataError or TraceError as the run would.
     """
     cache = InputCache()
     with Given.of(task, model).read(configs, sets) as runs:
@@ -112,9 +114,14 @@ def plan_run(
     """Plan one run, as `plan` does."""
     _check_ends(config)
     with one_thread():
-        spec = prepare(config, cache=cache)
+        spec = planned_spec(config, cache)
         count = spec.auto_workers(cores(), 0) if workers == "auto" else workers_of(workers)
         return _planned(spec, count, None if out is None else as_path(out, "out"), force)
+
+
+def planned_spec(config: RunConfig, cache: InputCache | None) -> RunSpec:
+    """Build the parts of a run to plan, with the history as on a GPU if `[memory]` is for one."""
+    return prepare(config, cache=cache, server_device="cuda" if config.memory.on_host else "cpu")
 
 
 def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> PlannedRun:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fedsim.common import threads
+from fedsim.common.errors import ConfigError
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
@@ -58,3 +60,43 @@ def test_only_a_large_model_that_draws_nothing_trains_in_threads(
     specs = (small_model, large_model, keeping, large_model_with_dropout)
     made = [type(spec.workbench()) for spec in specs]
     assert made == [Workbench, ThreadedWorkbench, ThreadedWorkbench, Workbench]
+
+
+RECURRENT = """
+import torch
+
+class Recurrent(torch.nn.Module):
+    def __init__(self, n_classes):
+        super().__init__()
+        self.memory, self.out = torch.nn.LSTM(8, 4, batch_first=True), torch.nn.Linear(4, n_classes)
+
+    def forward(self, x):
+        return self.out(self.memory(x.reshape(-1, 8, 8))[0][:, -1])
+
+def recurrent(*, in_shape, n_classes) -> torch.nn.Module:
+    return Recurrent(n_classes)
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "model", "device", "refused"),
+    [
+        ("second", "recurrent", "cuda", True),
+        ("first", "recurrent", "cuda", False),
+        ("second", "recurrent", "cpu", False),
+        ("second", "mlp", "cuda", False),
+    ],
+)
+def test_a_gpu_has_no_second_derivatives_of_recurrent_layers(
+    order: str, model: str, device: str, refused: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(RECURRENT, encoding="utf-8")
+    name = f"{tmp_path / 'own.py'}:recurrent" if model == "recurrent" else model
+    config = small(model={"name": name}, client={"name": "qmaml", "order": order})
+    if not refused:
+        prepare(config, device)
+        return
+    with pytest.raises(
+        ConfigError, match=r"client\.name: method 'qmaml' differentiates gradients, .* --device cpu"
+    ):
+        prepare(config, device)

@@ -183,6 +183,15 @@ def test_a_plan_knows_how_much_the_server_remembers(
     assert (max(seen) > 0) == (changes["algorithm"]["name"] != "fedavg")
 
 
+@pytest.mark.parametrize("memory", [{"history": "host_bfloat16"}, {"budget": "4 KB", "host_budget": "1 MB"}])
+def test_a_history_for_a_gpu_is_planned_without_one(memory: dict[str, Any]) -> None:
+    config = small(memory=memory, algorithm={"name": "fedlf"}, model={"name": "mlp", "hidden": [2]})
+    planned = plan_run(config, workers=0)
+    assert planned.memory_bytes["history"] == prepare(config, "cuda").footprint(0).parts()["history"] > 0
+    on_cpu = plan_run(config.model_copy(update={"memory": small().memory}), workers=0)
+    assert planned.virtual_us == on_cpu.virtual_us
+
+
 def test_actors_train_ahead_what_nobody_will_use() -> None:
     config = small(**KINDS["fedbuff"])
     used, ahead = (plan_run(config, workers=workers).passes for workers in (0, 2))

@@ -16,6 +16,7 @@ import tomli_w
 from fedsim.common.errors import CheckpointError, ConfigError, ServerLost
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.config.load import load_config
+from fedsim.config.records import ParentSection
 from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.invariants import check
@@ -141,6 +142,8 @@ def test_the_command_that_reproduces_a_death_on_a_gpu_runs_on_the_processor(
     if rung.startswith("host"):
         with pytest.raises(ConfigError, match=r"memory\.history"):
             prepare(load_config(file)[0])
+    fork = config.model_copy(update={"parent": ParentSection(run="a", forked_step=2)})
+    assert ("--device cpu" in reproduction(tmp_path, 4, fork)) != rung.startswith("host")
     words = shlex.split(reproduction(tmp_path, 4, config))
     assert words[:3] == ["fedsim", "run", str(file)]
     assert words[words.index("--device") + 1] == "cpu"
