@@ -66,14 +66,10 @@ def test_what_the_processor_has_not_is_refused(tmp_path: Path) -> None:
         prepare(config("dense", "bfloat16", model=model))
 
 
-NEWER = torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul
-"""What has an `fp32_precision` from torch 2.9 on."""
-
-
 def precisions() -> list[str]:
-    return [
-        place.fp32_precision for place in (*NEWER, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv)
-    ]
+    """Return the precisions that torch has from 2.9 on, those of cuDNN first."""
+    cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
+    return [each.fp32_precision for each in (cudnn.conv, cudnn.rnn, cuda.matmul, mkldnn.matmul, mkldnn.conv)]
 
 
 @pytest.fixture(
