@@ -258,8 +258,8 @@ class Study:
         evaluations = self.evaluations(cell, split)
         return evaluations if at == "end" and self.last == 1 else on_common_clients(evaluations)
 
-    def left_out(self, at: Point = "end") -> tuple[int, int] | None:
-        """Return on how many clients, of how many, a run stands for itself at a point; None if all do on all."""
+    def counted_clients(self, at: Point = "end") -> tuple[int, int] | None:
+        """Return how many clients count at a point, of how many at the end, in the first run where these differ."""
         if at == "end" and self.last == 1:
             return None
         for cell in self.finished:

@@ -24,8 +24,8 @@ def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame
     (`spearman`, `pearson`) and each weighting (`clients`: each client counts once; `samples`: by its samples of the
     split). Columns: `with`, `method`, `weighted_by`, `clients`, `value`, and `low` and `high`, the 95 % bootstrap
     interval over clients, in which clients of one of `label_sets` are drawn together if the frame has labels. NaN if
-    accuracy or the measure is equal for all clients; no interval if it is for all but fewer than five of six or more,
-    which would decide alone.
+    accuracy or the measure is equal for all clients; no interval if fewer than five of many clients have another value
+    than the rest, as they would decide it alone.
     """
     import pandas as pd
 

@@ -61,7 +61,7 @@ def averaged(study: Study) -> str:
 
 def conditions(study: Study, at: Point = "end") -> str:
     """Return split, clients and evaluations on which the runs of a study are compared at a point, in words."""
-    part = study.left_out(at)
+    part = study.counted_clients(at)
     clients = "" if part is None else f" on {part[0]} of {part[1]} clients"
     return on_split(study.split) + clients + averaged(study)
 
