@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -51,6 +51,10 @@ class Cell:
     def name(self) -> str:
         """Levels and seed in words, such as `rule=fedavg, seed 2`; unique in the study."""
         return ", ".join([*(f"{axis}={level}" for axis, level in self.levels.items()), f"seed {self.seed}"])
+
+
+Group = list[tuple[Cell, dict[str, int], Sequence[Evaluation]]]
+"""Cells that are compared, each with the columns of its point and the evaluations that count there."""
 
 
 @dataclass(frozen=True)
@@ -205,15 +209,34 @@ class Study:
         levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
         was evaluated exactly, if it lies in the second half of the range that all reached, and not in the past that
         forks share; else the end of that range, where each cell counts with its last evaluation up to there. Metrics
-        are means over the `last` evaluations up to the point, the other columns those of the last one, on the clients
-        of `comparable`. Raises FolderError for a run with too few evaluations, ConfigError for an unknown point or
-        metric.
+        are means over the `last` evaluations up to the point, the other columns those of the last one. If evaluations
+        of cells that are compared have different clients, as with `clients` in `[evaluate]`, those count that all of
+        them have. Raises FolderError for a run with too few evaluations or cells without a common client, ConfigError
+        for an unknown point or metric.
         """
         import pandas as pd  # imported here: opening a study does not need it
 
-        self.require_point(at)
-        split, metrics = split or self.split, list(dict.fromkeys(metrics))
+        metrics = list(dict.fromkeys(metrics))
         rows: list[dict[str, Any]] = []
+        for group in self.at_point(at, split, axis):
+            for cell, point, evaluations in group:
+                each = [evaluation.summary(metrics) for evaluation in evaluations]
+                means = {name: float(np.mean([values[name] for values in each])) for name in metrics}
+                clients = {"clients": _measured(evaluations[-1])}
+                rows.append({**cell.levels, "seed": cell.seed, **point, **clients, **means})
+        columns = [*self.axes, "seed", *COLUMN_OF.values(), "clients", *metrics]
+        rows.sort(key=self._place)
+        return pd.DataFrame(rows, columns=columns)
+
+    def at_point(
+        self, at: Point = "end", split: str | None = None, axis: str | None = None
+    ) -> Iterator[Group]:
+        """Yield the cells that are compared with each other, with step, time and bytes of the point and evaluations.
+
+        These are the `last` ones up to the point, on the clients that count there; see `frame`.
+        """
+        self.require_point(at)
+        split = split or self.split
         for cells in self._compared(axis):
             if at != "end":
                 for cell in cells:
@@ -225,13 +248,27 @@ class Study:
                 pairs = combinations(map(self.run, cells), 2)
                 past_us = max((shared_us(a, b, split) for a, b in pairs), default=-1)
                 chosen = _equal(numbers, COLUMN_OF[at], past_us)
-            for cell, each, i in zip(cells, numbers, chosen, strict=True):
-                point = {name: int(each[name].iloc[i]) for name in COLUMN_OF.values()}
-                measured = self._measured(cell, self.comparable(cell, at, split)[: i + 1], metrics)
-                rows.append({**cell.levels, "seed": cell.seed, **point, **measured})
-        columns = [*self.axes, "seed", *COLUMN_OF.values(), "clients", *metrics]
-        rows.sort(key=self._place)
-        return pd.DataFrame(rows, columns=columns)
+            windows = [self._window(cell, split, i) for cell, i in zip(cells, chosen, strict=True)]
+            ends = [self.evaluations(cell, split)[-1] for cell in cells]
+            yield [
+                (cell, {name: int(each[name].iloc[i]) for name in COLUMN_OF.values()}, window)
+                for cell, each, i, window in zip(cells, numbers, chosen, _alike(windows, ends), strict=True)
+            ]
+
+    def counted_clients(self, at: Point = "end") -> list[tuple[int, int]]:
+        """Return for each run how many clients count at a point, and how many at its end."""
+        return [
+            (_measured(window[-1]), _measured(self.evaluations(cell)[-1]))
+            for group in self.at_point(at)
+            for cell, _, window in group
+        ]
+
+    def _window(self, cell: Cell, split: str | None, i: int) -> Sequence[Evaluation]:
+        """Return the `last` evaluations of a cell up to the one at `i`."""
+        evaluations = self.evaluations(cell, split)[: i + 1]
+        if len(evaluations) < self.last:
+            self.run(cell)  # raises an error if earlier evaluations are gone
+        return latest(cell.folder, evaluations, self.last)
 
     @arguments.checked
     def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
@@ -248,36 +285,6 @@ class Study:
             run.final(key[1])  # raises an error that lists the recorded splits
             self._evaluations[key] = run.evaluations(key[1])
         return self._evaluations[key]
-
-    def comparable(self, cell: Cell, at: Point = "end", split: str | None = None) -> list[Evaluation]:
-        """Return the evaluations of a cell's run that stand for it at a point, as `evaluations` does.
-
-        At the end each has all its clients. Elsewhere, and for means over `last` evaluations, it has the clients that
-        all of them have: with `clients` in `[evaluate]`, the last one of a run has more than the others.
-        """
-        evaluations = self.evaluations(cell, split)
-        return evaluations if at == "end" and self.last == 1 else on_common_clients(evaluations)
-
-    def counted_clients(self, at: Point = "end") -> tuple[int, int] | None:
-        """Return how many clients count at a point, of how many at the end, in the first run where these differ."""
-        if at == "end" and self.last == 1:
-            return None
-        for cell in self.finished:
-            whole, part = self.evaluations(cell)[-1], self.comparable(cell, at)[-1]
-            if len(part.client) < len(whole.client):
-                return int((part.n > 0).sum()), int((whole.n > 0).sum())
-        return None
-
-    def _measured(
-        self, cell: Cell, evaluations: Sequence[Evaluation], metrics: Sequence[str]
-    ) -> dict[str, float]:
-        """Return how many clients the last evaluation has, and the means of metrics over the `last` ones."""
-        if len(evaluations) < self.last:
-            self.run(cell)  # raises an error if earlier evaluations are gone
-        chosen = latest(cell.folder, evaluations, self.last)
-        each = [evaluation.summary(metrics) for evaluation in chosen]
-        means = {name: float(np.mean([values[name] for values in each])) for name in metrics}
-        return {"clients": int((chosen[-1].n > 0).sum()), **means}
 
     def _place(self, row: dict[str, Any]) -> tuple[int, ...]:
         """Return the sort key of a row: its levels in the order of the file, then its seed."""
@@ -310,6 +317,30 @@ class Study:
             others = tuple(level for name, level in cell.levels.items() if name != among)
             groups.setdefault((*others, cell.seed), []).append(cell)
         return groups.values()
+
+
+def _measured(evaluation: Evaluation) -> int:
+    """Return how many clients have samples in an evaluation."""
+    return int((evaluation.n > 0).sum())
+
+
+def _alike(windows: Sequence[Sequence[Evaluation]], ends: Sequence[Evaluation]) -> list[Sequence[Evaluation]]:
+    """Return the evaluations of cells on the clients that all of them have.
+
+    Cells whose last evaluations, `ends`, have different clients are of different data: then those of each cell alone.
+    """
+    if all(np.array_equal(end.client, ends[0].client) for end in ends):
+        together = on_common_clients([evaluation for window in windows for evaluation in window])
+        if len(ends[0].client) and not len(together[0].client):
+            raise FolderError(
+                "no client was evaluated in all of the runs that are compared there; compare at the end"
+            )
+        found: list[Sequence[Evaluation]] = []
+        for window in windows:
+            found.append(together[: len(window)])
+            together = together[len(window) :]
+        return found
+    return [on_common_clients(window) for window in windows]
 
 
 def _of_split(cell: Cell, split: str | None) -> list[LastEvaluation]:

@@ -24,8 +24,8 @@ def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame
     (`spearman`, `pearson`) and each weighting (`clients`: each client counts once; `samples`: by its samples of the
     split). Columns: `with`, `method`, `weighted_by`, `clients`, `value`, and `low` and `high`, the 95 % bootstrap
     interval over clients, in which clients of one of `label_sets` are drawn together if the frame has labels. NaN if
-    accuracy or the measure is equal for all clients; no interval if fewer than five of many clients have another value
-    than the rest, as they would decide it alone.
+    accuracy or the measure is equal for all clients; no interval if fewer than five clients, and fewer than half, have
+    another value than the rest, as they would decide it alone.
     """
     import pandas as pd
 
@@ -80,7 +80,7 @@ def _varies(values: Floats, clusters: Ints | None) -> bool:
     units = np.arange(len(values)) if clusters is None else clusters
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     others = len(np.unique(units[place != counts.argmax()]))
-    return others >= min(LEAST_CLIENTS, max(len(np.unique(units)) - 1, 1))
+    return others >= min(LEAST_CLIENTS, max(len(np.unique(units)) // 2, 1))
 
 
 def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:

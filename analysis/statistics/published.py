@@ -105,7 +105,7 @@ def frame_of(study: Study, named: Iterable[str]) -> pd.DataFrame:
 def _accuracy_percent(study: Study, cell: Cell, client: int) -> float:
     accuracies = [
         each.accuracy[(each.client == client) & (each.n > 0)]
-        for each in study.comparable(cell)[-study.last :]
+        for each in study.evaluations(cell)[-study.last :]
     ]
     return 100 * float(np.mean(accuracies)) if all(map(len, accuracies)) else math.nan
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from fedsim import plugins
-from fedsim.analysis.opening.evaluation import latest
+from fedsim.analysis.opening.evaluation import latest, on_common_clients
 from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
 from fedsim.analysis.statistics.paired.differences import CONFIDENCE, comparisons, side_of
 from fedsim.analysis.statistics.paired.significance import holm, sign_test
@@ -84,7 +84,7 @@ def time_to_target(study: Study, metric: str, value: float) -> pd.DataFrame:
 
 def _reached(study: Study, cell: Cell, metric: str, value: float) -> dict[str, float]:
     run = study.run(cell)  # raises an error if its evaluations before the end are gone
-    evaluations = study.comparable(cell, "steps")
+    evaluations = on_common_clients(study.evaluations(cell))
     latest(run.folder, evaluations, study.last)
     values = np.array([each.summary([metric])[metric] for each in evaluations], dtype=np.float64)
     means = np.lib.stride_tricks.sliding_window_view(values, study.last).mean(axis=1)
@@ -94,6 +94,12 @@ def _reached(study: Study, cell: Cell, metric: str, value: float) -> dict[str, f
         return dict.fromkeys(COLUMN_OF.values(), math.inf)
     row = study.positions(cell).iloc[int(there.argmax()) + study.last - 1]
     return {column: float(row[column]) for column in COLUMN_OF.values()}
+
+
+def counted_clients(study: Study) -> list[tuple[int, int]]:
+    """Return for each run how many clients count for a target, and how many at its end."""
+    evaluations = map(study.evaluations, study.finished)
+    return [(len(on_common_clients(each)[-1].client), len(each[-1].client)) for each in evaluations]
 
 
 @arguments.checked

@@ -159,16 +159,9 @@ def _evaluations(
 ) -> tuple[list[Evaluation], tuple[tuple[int, int, int], ...]]:
     """Return the evaluations of two runs to compare, and step, virtual time and bytes of each."""
     pair = join_runs(first, second)
-    rows = pair.frame([], at, split).to_dict("records")
-    evaluations = [
-        next(
-            e
-            for e in pair.comparable(cell, at, split)
-            if (e.step, e.time_us) == (row["step"], row["time_us"])
-        )
-        for cell, row in zip(pair.cells, rows, strict=True)
-    ]
-    return evaluations, tuple((row["step"], row["time_us"], row["bytes"]) for row in rows)
+    (cells,) = pair.at_point(at, split)
+    points = tuple((point["step"], point["time_us"], point["bytes"]) for _, point, _ in cells)
+    return [window[-1] for *_, window in cells], points
 
 
 @arguments.checked

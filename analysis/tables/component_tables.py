@@ -40,7 +40,7 @@ def component_tables(study: Study) -> list[Table]:
 
 def _table(study: Study, found: Sequence[VarianceComponents]) -> Table:
     first = found[0]
-    place = f"{PLACES[first.at]}{conditions(study)}"
+    place = f"{PLACES[first.at]}{conditions(study, first.at)}"
     table = ruled_table(f"variance components of {first.metric.replace('_', ' ')}, {place}", padding=1)
     for number, heading in enumerate(_HEADINGS):
         table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")

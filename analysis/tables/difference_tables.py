@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
@@ -54,6 +54,15 @@ def on_split(split: str | None) -> str:
     return "" if split is None else f" on the {split} split"
 
 
+def on_clients(counted: Iterable[tuple[int, int]]) -> str:
+    """Return how many clients count in runs, in words; empty if all do. Pairs are as of `Study.counted_clients`."""
+    pairs = list(counted)
+    if all(counts == whole for counts, whole in pairs):
+        return ""
+    least, most = (choose(counts for counts, _ in pairs) for choose in (min, max))
+    return f" on {least}{f' to {most}' * (most > least)} of {max(whole for _, whole in pairs)} clients"
+
+
 def averaged(study: Study) -> str:
     """Return over which evaluations the runs of a study are averaged, in words; empty if that is one."""
     return "" if study.last == 1 else f", averaged over the last {study.last} evaluations"
@@ -61,8 +70,7 @@ def averaged(study: Study) -> str:
 
 def conditions(study: Study, at: Point = "end") -> str:
     """Return split, clients and evaluations on which the runs of a study are compared at a point, in words."""
-    part = study.counted_clients(at)
-    clients = "" if part is None else f" on {part[0]} of {part[1]} clients"
+    clients = "" if at == "end" and study.last == 1 else on_clients(study.counted_clients(at))
     return on_split(study.split) + clients + averaged(study)
 
 
@@ -224,7 +232,7 @@ def plain(value: float) -> str:
 
 def spread_text(spread: Mapping[Any, Any], seeds: int) -> str:
     """Return mean, standard deviation and interval over seeds, and how many there are if they are not `seeds`."""
-    of = "" if spread["n"] in (0, seeds) else f"\n{spread['n']} seeds"
+    of = "" if spread["n"] in (0, seeds) else f"\n{spread['n']} seed{'s' * (spread['n'] != 1)}"
     mean = f"{plain(spread['mean'])} ± {plain(spread['std'])}"
     return f"{mean}\n{span((spread['low'], spread['high']), '')}{of}"
 

@@ -11,8 +11,14 @@ from rich.table import Table
 
 from fedsim.analysis.opening.study import COLUMN_OF, Study
 from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
-from fedsim.analysis.statistics.time_to_target import SpeedUp, Unit, speed_ups, time_to_target
-from fedsim.analysis.tables.difference_tables import conditions, p_text, plain
+from fedsim.analysis.statistics.time_to_target import (
+    SpeedUp,
+    Unit,
+    counted_clients,
+    speed_ups,
+    time_to_target,
+)
+from fedsim.analysis.tables.difference_tables import averaged, on_clients, on_split, p_text, plain
 from fedsim.analysis.tables.headings import heading_of
 from fedsim.common import arguments
 from fedsim.common.terminal import ruled_table, shown
@@ -56,7 +62,8 @@ def target_tables(study: Study, metric: str, value: float) -> list[Table]:
 def title_of(study: Study, metric: str, value: float, unit: Unit) -> str:
     """Return what a table of times to a target shows, such as `virtual time to mean accuracy of 80 %`."""
     heading, _, its_unit = heading_of(metric).partition(", ")
-    return f"{UNITS[unit]} to {heading} of {f'{value:g} {its_unit}'.rstrip()}{conditions(study, unit)}"
+    where = on_split(study.split) + on_clients(counted_clients(study)) + averaged(study)
+    return f"{UNITS[unit]} to {heading} of {f'{value:g} {its_unit}'.rstrip()}{where}"
 
 
 def _frame(study: Study, reached: pd.DataFrame, unit: Unit) -> pd.DataFrame:

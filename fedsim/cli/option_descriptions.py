@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from fedsim.common.arguments import unaliased
 from fedsim.common.option_requirements import With
 from fedsim.plugins.options import field_docstrings, options_class, options_model, plain
 
@@ -79,6 +80,7 @@ def _default(value: Any) -> str:
 
 def _words(hint: Any, *, several: bool = False) -> str:
     """Return what an annotation accepts, in words; `several` asks for the plural."""
+    hint = unaliased(hint)
     origin, of = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _with_range(of[0], _constraints(of[1:]), several=several)

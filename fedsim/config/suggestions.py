@@ -176,7 +176,7 @@ def key_text(key: str) -> str:
 def option_hint(key: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     """Return a hint for an unknown option of a plug-in; `known` and `others` are as for `closest`."""
     options = [*known, *others]
-    if "share" in options and _snake(key) in _SHARES:
+    if "share" in others and _snake(key) in _SHARES:
         return ": here it is share, such as 0.2"
     if (text := key_text(key)) and max((_alike(key, option) for option in options), default=0.0) < _NEAR:
         return f": {text}"
@@ -243,7 +243,9 @@ def _alike(a: str, b: str) -> float:
     return SequenceMatcher(None, a, b).ratio()
 
 
-_SHARES = KEYS["pacing.clients, a number of clients or a share such as 0.1"].split()
+_SHARES = {
+    _snake(word) for word in KEYS["pacing.clients, a number of clients or a share such as 0.1"].split()
+}
 """Words for a share of the clients, such as that of the attackers in `[adversary]`."""
 _TEXTS = {word: f"here it is {key}" for key, words in KEYS.items() for word in words.split()} | {
     word: text for text, words in ADVICE.items() for word in words.split()

@@ -42,7 +42,7 @@ class CellRunner:
     def run(self, cell: Cell, folder: Path, report: Callable[[CellProgress], None]) -> CellResult:
         """Run a cell in `folder`, or resume its run there; if the run fails, the result holds the error.
 
-        Raises KeyboardInterrupt at the second interrupt.
+        Raises KeyboardInterrupt at a Ctrl-C after an interrupt.
         """
         watch, started = _Watch(cell.number, self._interrupts, report), time.monotonic()
         accuracy = math.nan

@@ -116,7 +116,7 @@ def run_study(board: Board, *, jobs: int | Literal["auto"] = "auto", device: Dev
 
     Raises ConfigError, DataError or TraceError before anything is written if a combination of levels cannot be run, or
     if the processes need more memory than is free; FolderError if the data differ from those of cells that are done;
-    RunError if another process runs the study. At an interrupt the running cells are saved; a second one raises
+    RunError if another process runs the study. At an interrupt the running cells are saved; Ctrl-C after it raises
     KeyboardInterrupt.
     """
     folder, interrupts, cache = board.folder, Interrupts(), InputCache()

@@ -7,8 +7,8 @@ import numpy as np
 from fedsim.analysis.statistics.bootstrap import Statistic, interval
 from fedsim.common.arrays import Floats
 
-_NOTHING = 1e-12
-"""Variances up to this share of the mean square are rounding errors."""
+_NOTHING, _LEAST = 1e-12, 1e-20
+"""Variances up to this share of the mean square, or to this size, are rounding errors."""
 
 
 def pairing_factor(a: Floats, b: Floats) -> tuple[float, tuple[float, float] | None]:
@@ -33,7 +33,7 @@ def _factor_of(a: Floats, b: Floats) -> Statistic:
         shares = counts / counts.sum(axis=1, keepdims=True)
         squares = shares @ columns**2
         variances = squares - (shares @ columns) ** 2
-        of_a, of_b, of_both = np.where(variances > _NOTHING * squares, variances, 0.0).T
+        of_a, of_b, of_both = np.where(variances > np.maximum(_NOTHING * squares, _LEAST), variances, 0.0).T
         apart = of_a + of_b
         unknown = np.where(apart > 0, np.inf, np.nan)
         return np.asarray(np.divide(apart, of_both, out=unknown, where=of_both > 0))

@@ -14,7 +14,7 @@ from fedsim.common.errors import CheckpointError, ConfigError
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import show_us
-from fedsim.config.adversary import listed
+from fedsim.config.adversary import AdversarySection, listed
 from fedsim.config.errors import assignments, read_toml
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, changed, load_config, parse, refuse_own
@@ -141,6 +141,8 @@ class Branch:
         if self.keep_online:
             place = place.in_world(self.child, kept_online(self.trace, self.keep_online, 0))
         place.prepare(self.child)
+        if self.at.time_us is not None:
+            parse(self.raw | self._attacks(self.at.time_us), "fork", self.config.label, self.before)
 
     def leave(self, state: State, spec: RunSpec, folder: Path, place: Resources) -> Session:
         """Write the fork that leaves its parent, built from `spec`, in `state`; returns the fork's session."""
@@ -181,15 +183,21 @@ class Branch:
         """Return `[adversary]` if it changed: attacks that the parent lacks begin with the jobs after the fork."""
         if self.child.adversary == self.config.adversary:
             return {}
+        known = [_attack(table) for table in self.config.adversary]
         tables = zip(listed(self.raw["adversary"]), self.child.adversary, strict=True)
         return {
             "adversary": [
                 table
-                if attack in self.config.adversary
+                if _attack(attack) in known
                 else table | {"after": f"{max(attack.after, forked_us + 1)}us"}
                 for table, attack in tables
             ]
         }
+
+
+def _attack(table: AdversarySection) -> tuple[object, ...]:
+    """Return what an attack does and whose it is, without when."""
+    return table.name, table.options, table.clients, table.share
 
 
 def _begin_folder(folder: Path, branch: Branch, saved: State | None, force: bool) -> None:

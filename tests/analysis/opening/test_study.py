@@ -179,6 +179,32 @@ def test_runs_are_compared_on_the_clients_that_all_evaluations_have(tmp_path: Pa
     assert analysis.compare(first, second).mean_percent == pytest.approx(8)
 
 
+def of_clients(levels: dict[str, str], seed: int) -> dict[str, Any]:
+    """Clients 0 to 2 or 2 to 4 in all evaluations but the last, of which the clients have 10 % a number."""
+    first, last = levels["sample"].split("-")
+    accuracy = np.tile(np.arange(5) / 10, (3, 1))
+    table = evals_table(accuracy + (seed if levels["sample"] == "2-4" else 0) / 100, n=100)
+    known = pc.and_(pc.greater_equal(table["client"], int(first)), pc.less_equal(table["client"], int(last)))
+    return {"evals": table.filter(pc.or_(known, pc.equal(table["step"], 2)))}
+
+
+def test_pairs_are_compared_on_clients_of_both(tmp_path: Path) -> None:
+    axes = {"sample": ("0-2", "2-4", "0-4")}
+    study = write_study(tmp_path / "made", of_clients, axes=axes, seeds=(1, 2, 3))
+    ends = study.frame(["mean_percent"], "steps")
+    assert set(ends["clients"]) == {5}  # all ended at the same step
+    averaged = study.asked({"last": 2}).frame(["mean_percent"])
+    assert set(averaged["clients"]) == {1}  # client 2 alone is in all of them
+    assert averaged["mean_percent"].round(9).tolist() == [20, 20, 20, 21, 22, 23, 20, 20, 20]
+    found = analysis.differences(study.asked({"last": 2}), "mean_percent")
+    assert [d.mean for d in found] == pytest.approx([2, 0])
+    apart = write_study(tmp_path / "apart", of_clients, axes={"sample": ("0-1", "2-4")}, seeds=(1,))
+    with pytest.raises(FolderError, match="no client was evaluated in all of the runs"):
+        apart.asked({"last": 2}).frame(["mean_percent"])
+    told = analysis.target_tables(study, "mean_percent", 10)[0].title
+    assert str(told) == "made: virtual time to mean accuracy of 10 % on 3 to 5 of 5 clients"
+
+
 def test_a_point_without_a_comparison_leaves_the_others(tmp_path: Path) -> None:
     study = write_study(tmp_path / "made", lengths, axes={"rule": ("long", "short")}, seeds=(1,))
     asked = study.asked({"at": ["end", "time"], "last": 6})

@@ -274,6 +274,20 @@ def test_a_few_clients_that_differ_give_a_correlation_no_interval(column: str, d
     assert of_five["low"].notna().all()  # all are different
 
 
+@pytest.mark.parametrize(
+    ("used", "accuracy"),
+    [
+        ([1, 1, 2, 3, 4], [10, 20, 30, 45, 50]),
+        ([1, 2, 3, 4, 5], [10, 20, 30, 30, 50]),
+        ([0] * 5 + [1] * 4, list(range(9))),
+    ],
+    ids=["a tie", "equal accuracies", "halves"],
+)
+def test_among_few_clients_half_suffice(used: list[int], accuracy: list[int]) -> None:
+    frame = pd.DataFrame({"n": 10, "accuracy_percent": accuracy, "used": used}, dtype=float)
+    assert correlations(frame)["low"].notna().all()
+
+
 def test_sets_of_clients_that_differ_count_once() -> None:
     """Six clients differ, but the sets of labels that are drawn together are three."""
     frame = pd.DataFrame({"n": 10.0, "accuracy_percent": np.arange(20.0), "used": np.arange(20.0) < 6})

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
+from typing_extensions import TypeAliasType
 
 from fedsim import plugins
 from fedsim.cli.option_descriptions import described_options
@@ -37,6 +38,10 @@ class Base:
     """Width."""
 
 
+Level = TypeAliasType("Level", Annotated[float, Field(ge=0, le=1)])
+"""As `type Level = ...` makes from Python 3.12 on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mine(Base):
     """Options of a class."""
@@ -48,6 +53,7 @@ class Mine(Base):
     """Whether it is quiet."""
     layers: Sequence[Annotated[int, Field(ge=1)]] = (4, 5)
     pair: tuple[float, bool] = (1.0, True)
+    level: Level = 0.5
     wait: str | float = "2h"
     file: Path
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -68,6 +74,7 @@ def test_every_annotation_is_said_in_words() -> None:
         "quiet": ("true or false", "false", "Whether it is quiet. Not with width = 0. Only without 'form'."),
         "layers": ("a list of whole numbers of at least 1", "[4, 5]", ""),
         "pair": ("[a number, true or false]", "[1.0, true]", ""),
+        "level": ("a number from 0 to 1", "0.5", ""),
         "wait": ("text or a number", '"2h"', ""),
         "file": ("a path", "required", ""),
         "seed": ("a whole number of at least 0", "0", ""),

@@ -90,6 +90,10 @@ MISTAKES = {
         {"C": 0.1},
         "here it is pacing.clients, a number of clients or a share such as 0.1",
     ),
+    "a fraction of clients, for a selector with a share": (
+        {"selection": {"name": "divfl", "fraction_fit": 0.1}},
+        "has no option 'fraction_fit': here it is pacing.clients, a number of clients or a share",
+    ),
     "a fraction of attackers": (
         {"adversary": {"name": "zero", "fraction": 0.2}},
         "adversary 'zero' has no option 'fraction': here it is share, such as 0.2",

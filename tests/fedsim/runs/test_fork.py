@@ -232,6 +232,27 @@ def test_new_attacks_strike_the_jobs_after_the_fork(tmp_path: Path, name: str) -
         branch(parent.folder, At(step=4), *over, out=tmp_path / "late")
 
 
+@pytest.mark.parametrize("change", ["adversary.until=100h", "adversary.after=1us", "adversary.chance=1.0"])
+def test_an_attack_of_the_parent_goes_on_if_only_its_times_change(tmp_path: Path, change: str) -> None:
+    attack = {"name": "sign_flip", "clients": [1, 5, 7, 8]}
+    parent = run(small(pacing=BUFFERED, stop={"time": "8min"}, adversary=[attack], **ALL_KEPT), tmp_path)
+    sets = assignments({"adversary": attack | {"chance": 0.999999}})
+    child = branch(parent.folder, At(step=4), *sets, change, out=tmp_path / "child")
+    assert child.digest == parent.digest
+    ended = branch(
+        parent.folder, At(time_us=120_000_000), *sets, "adversary.until=2min", out=tmp_path / "ended"
+    )
+    assert max(table(ended.folder, "jobs").dispatch_us[struck_in(ended.folder)]) < 120_000_000
+
+
+def test_a_new_attack_that_ends_before_the_fork_is_refused_before_the_fork_is_made(tmp_path: Path) -> None:
+    parent = run(small(pacing=BUFFERED, stop={"time": "8min"}, **ALL_KEPT), tmp_path)
+    over = assignments({"adversary": {"name": "zero", "share": 0.5, "until": "1min"}})
+    with pytest.raises(ConfigError, match="until: expected a time later than 'after'"):
+        branch(parent.folder, At(time_us=120_000_000), *over, out=tmp_path / "late")
+    assert not (tmp_path / "late").exists()
+
+
 ASYNCHRONOUS: dict[str, Any] = {
     "pacing": {"preset": "fedasync", "concurrency": 3},
     "algorithm": {"name": "fedasync"},

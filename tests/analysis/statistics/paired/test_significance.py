@@ -277,6 +277,12 @@ def test_rounding_is_no_variance_of_differences() -> None:
     assert found[1] == np.inf
 
 
+def test_differences_that_are_equal_but_for_rounding_have_an_infinite_factor() -> None:
+    samples = np.array([5, 0, 4, 5, 4, 2, 5])
+    found = pairing_factor(100 * (samples / 15), 100 * ((samples + 1) / 15))
+    assert found == (np.inf, (np.inf, np.inf))
+
+
 def test_pairing_of_equal_or_few_values() -> None:
     a = np.array([1.0, 2.0, 5.0])
     assert pairing_factor(a, a + 1)[0] == np.inf
