@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from fedsim.analysis.opening.evaluation import Evaluation, latest, on_common_clients
+from fedsim.analysis.opening.evaluation import Evaluation, latest
+from fedsim.analysis.opening.points import same_clients, same_point
 from fedsim.analysis.opening.results import bytes_by, evaluation_of
 from fedsim.analysis.opening.run import Run, open_run, shared_us
 from fedsim.common import arguments
@@ -30,8 +31,6 @@ Test = Literal["rank", "t"]
 """Tests that may decide: Wilcoxon's exact signed-rank test, or Student's t test of pairs."""
 COLUMN_OF = {"steps": "step", "time": "time_us", "bytes": "bytes"}
 """By point, the column that says how far a run had come."""
-_ENOUGH = 0.5
-"""An exactly shared point is used if it lies beyond this share of the range that all runs reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +246,15 @@ class Study:
             else:
                 pairs = combinations(map(self.run, cells), 2)
                 past_us = max((shared_us(a, b, split) for a, b in pairs), default=-1)
-                chosen = _equal(numbers, COLUMN_OF[at], past_us)
+                chosen = same_point(numbers, COLUMN_OF[at], past_us)
             windows = [self._window(cell, split, i) for cell, i in zip(cells, chosen, strict=True)]
             ends = [self.evaluations(cell, split)[-1] for cell in cells]
+            if (counted := same_clients(windows, ends)) is None:
+                names = " and ".join(str(cell.folder) for cell in cells)
+                raise FolderError(f"{names}: no client was evaluated in all of them; compare them at the end")
             yield [
                 (cell, {name: int(each[name].iloc[i]) for name in COLUMN_OF.values()}, window)
-                for cell, each, i, window in zip(cells, numbers, chosen, _alike(windows, ends), strict=True)
+                for cell, each, i, window in zip(cells, numbers, chosen, counted, strict=True)
             ]
 
     def counted_clients(self, at: Point = "end") -> list[tuple[int, int]]:
@@ -324,25 +326,6 @@ def _measured(evaluation: Evaluation) -> int:
     return int((evaluation.n > 0).sum())
 
 
-def _alike(windows: Sequence[Sequence[Evaluation]], ends: Sequence[Evaluation]) -> list[Sequence[Evaluation]]:
-    """Return the evaluations of cells on the clients that all of them have.
-
-    Cells whose last evaluations, `ends`, have different clients are of different data: then those of each cell alone.
-    """
-    if all(np.array_equal(end.client, ends[0].client) for end in ends):
-        together = on_common_clients([evaluation for window in windows for evaluation in window])
-        if len(ends[0].client) and not len(together[0].client):
-            raise FolderError(
-                "no client was evaluated in all of the runs that are compared there; compare at the end"
-            )
-        found: list[Sequence[Evaluation]] = []
-        for window in windows:
-            found.append(together[: len(window)])
-            together = together[len(window) :]
-        return found
-    return [on_common_clients(window) for window in windows]
-
-
 def _of_split(cell: Cell, split: str | None) -> list[LastEvaluation]:
     """Return a cell's results on a split, by default that of its configuration. Raises FolderError."""
     wanted = split or cell.results[0].split
@@ -350,17 +333,3 @@ def _of_split(cell: Cell, split: str | None) -> list[LastEvaluation]:
         return results
     recorded = ", ".join(dict.fromkeys(result.split for result in cell.results))
     raise FolderError(f"{cell.folder}: no evaluation on split {split!r} was recorded; found {recorded}")
-
-
-def _equal(numbers: Sequence[pd.DataFrame], column: str, past_us: int) -> list[int]:
-    """Return the index of the evaluation of each cell to compare; see `Study.frame`.
-
-    What forks and their parents share until `past_us` tells nothing of the difference.
-    """
-    values = [np.asarray(n[column], dtype=np.int64) for n in numbers]
-    reach = min(int(v[-1]) for v in values)
-    later = [v[np.asarray(n["time_us"]) > past_us].tolist() for v, n in zip(values, numbers, strict=True)]
-    shared = set(later[0]).intersection(*later[1:])
-    best = max((v for v in shared if v <= reach), default=-1)
-    limit = best if best >= _ENOUGH * reach else reach
-    return [max(int(np.searchsorted(v, limit, side="right")) - 1, 0) for v in values]

@@ -199,7 +199,9 @@ def test_pairs_are_compared_on_clients_of_both(tmp_path: Path) -> None:
     found = analysis.differences(study.asked({"last": 2}), "mean_percent")
     assert [d.mean for d in found] == pytest.approx([2, 0])
     apart = write_study(tmp_path / "apart", of_clients, axes={"sample": ("0-1", "2-4")}, seeds=(1,))
-    with pytest.raises(FolderError, match="no client was evaluated in all of the runs"):
+    with pytest.raises(
+        FolderError, match="seed-1: no client was evaluated in all of them; compare them at the end"
+    ):
         apart.asked({"last": 2}).frame(["mean_percent"])
     told = analysis.target_tables(study, "mean_percent", 10)[0].title
     assert str(told) == "made: virtual time to mean accuracy of 10 % on 3 to 5 of 5 clients"
