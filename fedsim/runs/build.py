@@ -24,14 +24,7 @@ from fedsim.engine.client_records import read_only
 from fedsim.engine.remembered import Memory
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
-from fedsim.runs.combinations import (
-    TAKE_SPEEDS,
-    check_derivatives,
-    check_ends,
-    check_parts,
-    check_precision,
-    without_time,
-)
+from fedsim.runs.combinations import TAKE_SPEEDS, check_ends, check_network, check_parts, without_time
 from fedsim.runs.inputs import InputCache, RunInputs
 from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size, updates_size
 from fedsim.server.history_storage import HistoryPlan
@@ -179,34 +172,29 @@ class RunSpec:
 
 @plugins.contained()
 def prepare(
-    config: RunConfig,
-    device: str = "cpu",
-    cache: InputCache | None = None,
-    *,
-    server_device: str | None = None,
+    config: RunConfig, device: str = "cpu", cache: InputCache | None = None, server_on: str | None = None
 ) -> RunSpec:
     """Build all parts of a run. Raises ConfigError, DataError or TraceError before anything is written.
 
     Args:
         device: where the server and the clients compute: "cpu" or "cuda".
         cache: builds data and world; pass the same cache to runs that share them.
-        server_device: where the server computes, if not where the clients do.
+        server_on: where the server computes, if not there.
     """
-    server_device = server_device or device
+    server_on = server_on or device
     refuse_idle(config)
     inputs = (cache or InputCache()).inputs(config)
     data, trace = inputs.data, inputs.trace
     model, options = (config.model.name, config.model.options) if config.model else (inputs.model, {})
     network = build_network(model, options, data.x.shape[1:], data.n_classes)
-    server = _server(config, data, network, server_device)
+    server = _server(config, data, network, server_on)
     needs = server.algorithm().needs
     bench = _workbench(config, data, needs, model, device)
     selector = _selector(config)
     check_parts(config, server, selector, bench, data)
-    check_precision(network, bench)
-    check_derivatives(config, network, bench)
+    check_network(config, network, bench)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
-    bench, server = replace(bench, mode=mode), _with_plans(config, server, selector, server_device)
+    bench, server = replace(bench, mode=mode), _with_plans(config, server, selector, server_on)
     asked = config.memory
     config = config.settled(mode, server.updates or cast(HistoryPlan, server.history))
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)

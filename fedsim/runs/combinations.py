@@ -185,7 +185,13 @@ def _check_splits(config: RunConfig, data: FederatedData) -> None:
             )
 
 
-def check_precision(network: Network, bench: WorkbenchSpec) -> None:
+def check_network(config: RunConfig, network: Network, bench: WorkbenchSpec) -> None:
+    """Refuse a model that cannot be trained as asked on its device."""
+    _check_precision(network, bench)
+    _check_derivatives(config, network, bench)
+
+
+def _check_precision(network: Network, bench: WorkbenchSpec) -> None:
     """Refuse a precision in which this processor cannot compute the model; a GPU is not checked here."""
     if bench.sgd.precision != "bfloat16" or bench.device.startswith("cuda"):
         return
@@ -202,7 +208,7 @@ def check_precision(network: Network, bench: WorkbenchSpec) -> None:
         module.train(was_training)
 
 
-def check_derivatives(config: RunConfig, network: Network, bench: WorkbenchSpec) -> None:
+def _check_derivatives(config: RunConfig, network: Network, bench: WorkbenchSpec) -> None:
     """Refuse a method that differentiates gradients of recurrent layers on a GPU, where cuDNN computes these."""
     recurrent = any(isinstance(module, torch.nn.RNNBase) for module in network.module.modules())
     if bench.method().second_derivatives and recurrent and bench.device.startswith("cuda"):

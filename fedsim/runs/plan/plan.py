@@ -121,7 +121,7 @@ def plan_run(
 
 def planned_spec(config: RunConfig, cache: InputCache | None) -> RunSpec:
     """Build the parts of a run to plan, with the history as on a GPU if `[memory]` is for one."""
-    return prepare(config, cache=cache, server_device="cuda" if config.memory.on_host else "cpu")
+    return prepare(config, cache=cache, server_on="cuda" if config.memory.on_host else "cpu")
 
 
 def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> PlannedRun:
