@@ -24,8 +24,9 @@ from torch.nn import functional
 
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
 from fedsim.runs.simulate import simulate
+from fedsim.runs.spec import RunSpec
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fashion_mnist.toml"
 

@@ -31,7 +31,7 @@ from fedsim.config.load import changed, parse
 from fedsim.config.run import RunConfig
 
 if TYPE_CHECKING:
-    from fedsim.runs.build import RunSpec
+    from fedsim.runs.spec import RunSpec
 
 HERE = Path(__file__).resolve().parent
 PEERS_PYTHON = Path(os.environ.get("FEDSIM_PEERS_PYTHON", HERE.parent / ".venv-peers" / "bin" / "python"))

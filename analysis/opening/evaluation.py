@@ -33,6 +33,11 @@ class Evaluation:
     """Fractions; NaN for a client without samples in this split."""
     loss: Floats
 
+    @property
+    def measured(self) -> int:
+        """Number of clients with samples in this split."""
+        return int((self.n > 0).sum())
+
     @arguments.checked
     def without(self, clients: Ints) -> Evaluation:
         """Leave some clients out."""

@@ -221,7 +221,7 @@ class Study:
             for cell, point, evaluations in group:
                 each = [evaluation.summary(metrics) for evaluation in evaluations]
                 means = {name: float(np.mean([values[name] for values in each])) for name in metrics}
-                clients = {"clients": _measured(evaluations[-1])}
+                clients = {"clients": evaluations[-1].measured}
                 rows.append({**cell.levels, "seed": cell.seed, **point, **clients, **means})
         columns = [*self.axes, "seed", *COLUMN_OF.values(), "clients", *metrics]
         rows.sort(key=self._place)
@@ -260,7 +260,7 @@ class Study:
     def counted_clients(self, at: Point = "end") -> list[tuple[int, int]]:
         """Return for each run how many clients count at a point, and how many at its end."""
         return [
-            (_measured(window[-1]), _measured(self.evaluations(cell)[-1]))
+            (window[-1].measured, self.evaluations(cell)[-1].measured)
             for group in self.at_point(at)
             for cell, _, window in group
         ]
@@ -319,11 +319,6 @@ class Study:
             others = tuple(level for name, level in cell.levels.items() if name != among)
             groups.setdefault((*others, cell.seed), []).append(cell)
         return groups.values()
-
-
-def _measured(evaluation: Evaluation) -> int:
-    """Return how many clients have samples in an evaluation."""
-    return int((evaluation.n > 0).sum())
 
 
 def _of_split(cell: Cell, split: str | None) -> list[LastEvaluation]:

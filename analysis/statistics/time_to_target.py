@@ -99,7 +99,7 @@ def _reached(study: Study, cell: Cell, metric: str, value: float) -> dict[str, f
 def counted_clients(study: Study) -> list[tuple[int, int]]:
     """Return for each run how many clients count for a target, and how many at its end."""
     evaluations = map(study.evaluations, study.finished)
-    return [(len(on_common_clients(each)[-1].client), len(each[-1].client)) for each in evaluations]
+    return [(on_common_clients(each)[-1].measured, each[-1].measured) for each in evaluations]
 
 
 @arguments.checked

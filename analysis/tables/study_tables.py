@@ -95,11 +95,12 @@ def _parts(study: Study) -> Iterator[Callable[[], Iterable[Table]]]:
 
 
 def _tables_at(study: Study, at: Point) -> Iterator[Table]:
-    yield _level_table(study, at)
+    where = conditions(study, at)
+    yield _level_table(study, at, where)
     if differences := list(_differences(study, at)):
-        yield difference_table(differences, conditions(study, at))
+        yield difference_table(differences, where)
     for each in by_axis(list(_interactions(study, at))):
-        yield difference_table(each, conditions(study, at), interaction_of(study, each))
+        yield difference_table(each, where, interaction_of(study, each))
 
 
 def metrics_of(study: Study) -> list[str]:
@@ -150,10 +151,10 @@ def _interactions(study: Study, at: Point) -> Iterator[PairedDifference]:
             yield from interactions_of(study, frame, metric, at)
 
 
-def _level_table(study: Study, at: Point) -> Table:
+def _level_table(study: Study, at: Point, where: str) -> Table:
     """Return means and standard deviations over seeds, a column per metric."""
     frame = level_frame(study, at)
-    place = f"{PLACES[at]}{conditions(study, at)}"
+    place = f"{PLACES[at]}{where}"
     caption = (
         "Below them 95 % bootstrap intervals of the mean; each client counts once unless a name says samples."
     )

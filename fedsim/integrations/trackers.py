@@ -19,8 +19,8 @@ from fedsim.common import arguments
 from fedsim.common.paths import as_path
 from fedsim.records.manifest import read_manifest
 from fedsim.records.recent_rows import Measured
-from fedsim.runs.build import RunSpec
 from fedsim.runs.progress import Progress
+from fedsim.runs.spec import RunSpec
 
 _FLUSH_S = 5.0
 

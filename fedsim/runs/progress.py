@@ -22,7 +22,7 @@ from fedsim.common.terminal import Terminal
 from fedsim.common.units import show_us
 from fedsim.engine.state import RunState
 from fedsim.records.recent_rows import RecentRows
-from fedsim.runs.build import RunSpec
+from fedsim.runs.spec import RunSpec
 
 _PLAIN_EVERY_S = 5.0
 _LIVE_EVERY_S = 0.1

@@ -15,8 +15,9 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.machine import cores
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool, start_pool
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.spec import RunSpec
 from fedsim.training.precision import untouched
 from fedsim.worlds.trace import Trace
 

@@ -33,11 +33,11 @@ from fedsim.records.manifest import FORMAT, read_manifest
 from fedsim.records.profile import seconds_by_process, write_profile
 from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import RunFolder, optional_tables
-from fedsim.runs.build import RunSpec
 from fedsim.runs.checkpointer import Checkpointer, open_jobs
 from fedsim.runs.progress import Progress, Watch
 from fedsim.runs.reproduction import saying_how_to_reproduce
 from fedsim.runs.result import Result
+from fedsim.runs.spec import RunSpec
 from fedsim.server.server import Server
 
 _SERVERS = 3

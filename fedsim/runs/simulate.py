@@ -29,12 +29,12 @@ from fedsim.records.file_names import ARMS
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import check_free, kind_of, refuse_parent
 from fedsim.runs import resume as resuming
-from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.progress import Watch, watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result
 from fedsim.runs.session import Session
+from fedsim.runs.spec import RunSpec
 
 
 @arguments.checked

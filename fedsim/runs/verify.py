@@ -24,13 +24,13 @@ from fedsim.records.file_names import CONFIG, MANIFEST, MODEL, PERSONAL, WORLD
 from fedsim.records.manifest import read_manifest
 from fedsim.records.schemas import TABLES
 from fedsim.records.truncation import cut_tables
-from fedsim.runs.build import RunSpec
 from fedsim.runs.fork import At
 from fedsim.runs.fork.branch import Branch
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, Workers, resources
 from fedsim.runs.result import Result
 from fedsim.runs.session import Session
+from fedsim.runs.spec import RunSpec
 from fedsim.worlds.trace import read_trace
 
 _ALWAYS = ("jobs.parquet", "steps.parquet", "evals.parquet")

@@ -13,9 +13,9 @@ from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes, show_estimate, show_wall
 from fedsim.config.records import CheckpointSection
 from fedsim.config.run import RunConfig
-from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan.plan import PlannedRun, plan_run, planned_spec
+from fedsim.runs.spec import RunSpec
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import by_levels
 from fedsim.studies.run import check_memory, processes_of

@@ -44,7 +44,7 @@ from fedsim.studies.grid import Cell, by_levels, cells_of
 from fedsim.studies.load_study import load_study
 
 if TYPE_CHECKING:
-    from fedsim.runs.build import RunSpec
+    from fedsim.runs.spec import RunSpec
 
 _FORMAT = 1
 

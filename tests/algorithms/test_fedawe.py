@@ -21,12 +21,13 @@ from fedsim.engine.job_table import LANDED, RUNNING, JobTable
 from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.inline_trainer import InlineTrainer
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
 from fedsim.runs.checkpointer import open_jobs
 from fedsim.runs.fork import fork
 from fedsim.runs.memory_estimate import Footprint
 from fedsim.runs.result import Result
 from fedsim.runs.simulate import simulate
+from fedsim.runs.spec import RunSpec
 from fedsim.server.combine import combine
 from fedsim.server.rule import Algorithm, Direction, Stack, stateless
 from fedsim.server.rule_check import weigh

@@ -23,7 +23,8 @@ from fedsim.engine.pacing import Pacing, deadline, fedasync, fedbuff, overselect
 from fedsim.engine.remembered import Memory
 from fedsim.engine.state import RunState
 from fedsim.execution.inline_trainer import InlineTrainer
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
+from fedsim.runs.spec import RunSpec
 from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Stack, State
 from fedsim.server.server import Server

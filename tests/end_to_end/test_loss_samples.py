@@ -12,7 +12,8 @@ import torch
 from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.execution.actor_pool import RayPool
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
+from fedsim.runs.spec import RunSpec
 from fedsim.training.job import Cohort
 from fedsim.training.minibatches import loss_rows
 from fedsim.training.workbench import Workbench

@@ -27,7 +27,6 @@ from fedsim.records.file_names import CONFIG, WORLD
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import describe, make_folder, refuse_parent
 from fedsim.records.truncation import cut_tables
-from fedsim.runs.build import RunSpec
 from fedsim.runs.fork.at import At
 from fedsim.runs.fork.changed_state import changed_state
 from fedsim.runs.inputs import InputCache
@@ -36,6 +35,7 @@ from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result
 from fedsim.runs.session import Session
 from fedsim.runs.simulate import tell_of_world
+from fedsim.runs.spec import RunSpec
 from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.transforms import ending, kept_online
 

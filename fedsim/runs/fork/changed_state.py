@@ -18,7 +18,7 @@ from fedsim.engine.state import RunState
 from fedsim.records.checkpoint import State
 from fedsim.records.run_folder import optional_tables
 from fedsim.records.schemas import OPTIONAL
-from fedsim.runs.build import RunSpec
+from fedsim.runs.spec import RunSpec
 from fedsim.server.server import Server, sent_with
 
 

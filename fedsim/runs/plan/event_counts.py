@@ -15,7 +15,7 @@ from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.recorder import Recorder
-from fedsim.runs.build import RunSpec
+from fedsim.runs.spec import RunSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort

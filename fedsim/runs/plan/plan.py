@@ -25,12 +25,13 @@ from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.plan_folder import begin, finish
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan.event_counts import CountingTrainer, Tally
 from fedsim.runs.plan.time_estimate import wall_s
 from fedsim.runs.resources import one_thread
 from fedsim.runs.simulate import refuse_fork
+from fedsim.runs.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedsim.common.arrays import Ints
 from fedsim.common.threads import at_most, gain
 from fedsim.data.federated_data import UNSEEN, Unseen
-from fedsim.runs.build import RunSpec
+from fedsim.runs.spec import RunSpec
 from fedsim.server.gram import WORTH
 from fedsim.server.server import Server, sent_with
 from fedsim.server.spec import ServerSpec

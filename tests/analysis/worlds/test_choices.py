@@ -21,8 +21,9 @@ from fedsim.engine.selector import Clients, View, stateless
 from fedsim.engine.state import RunState
 from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.recorder import Recorder
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
 from fedsim.runs.fork import At
+from fedsim.runs.spec import RunSpec
 from forked_runs import branch
 from small import run, small
 from synthetic_runs import jobs_table, write_run

@@ -9,7 +9,8 @@ import pytest
 
 from fedsim.common import threads
 from fedsim.common.errors import ConfigError
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
+from fedsim.runs.spec import RunSpec
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 from small import small

@@ -16,11 +16,12 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.files import from_json, from_toml
 from fedsim.config.run import RunConfig
 from fedsim.invariants import check
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import prepare
 from fedsim.runs.fork import At, fork
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan.plan import plan_run
 from fedsim.runs.replay import replay_config
+from fedsim.runs.spec import RunSpec
 from fedsim.runs.verify import verify
 from fedsim.training.attack import attacked
 from fedsim.training.job import Cohort

@@ -370,7 +370,7 @@ def test_a_run_is_refused_if_the_gpu_has_no_room(tmp_path: Path, monkeypatch: py
         seen.append(footprint.server.device)
         raise ConfigError("memory.budget")
 
-    monkeypatch.setattr("fedsim.runs.build.check_fits_gpu", full)
+    monkeypatch.setattr("fedsim.runs.spec.check_fits_gpu", full)
     with pytest.raises(ConfigError, match=r"memory\.budget"):
         run(small(), tmp_path)
     assert seen == ["cpu"]
