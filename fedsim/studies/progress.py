@@ -78,13 +78,13 @@ class Board:
         self._show()
 
     def lose(self, cell: Cell, cause: str, *, retry: bool, stopping: bool) -> None:
-        """Record that a cell's process ended early.
+        """Record that a cell's process ended early; without a `cause` it was told to, before it began the cell.
 
         The cell has failed unless a new process resumes it (`retry`) or all processes were told to end (`stopping`).
         """
-        self.print(
-            f"{cell.title}: its process {cause}" + ("; a new process resumes the cell" if retry else "")
-        )
+        if cause:
+            resumed = "; a new process resumes the cell" if retry else ""
+            self.print(f"{cell.title}: its process {cause}{resumed}")
         if retry or stopping:
             self._end(cell, run_in(self.folder.path / cell.folder, cell.config).state)
         else:

@@ -160,7 +160,8 @@ class Pool:
         retry = self._tries[cell.number] < _TRIES and not stopping
         if retry:
             queue.put_back(cell)
-        self.board.lose(cell, _cause(process.exitcode), retry=retry, stopping=stopping)
+        told = stopping and process.exitcode == 0
+        self.board.lose(cell, "" if told else _cause(process.exitcode), retry=retry, stopping=stopping)
 
 
 def _cause(exit_code: int | None) -> str:

@@ -890,7 +890,7 @@ def test_killed_processes_are_replaced_and_a_cell_that_kills_each_fails_alone(
     assert not multiprocessing.active_children()
 
 
-SLOW = ("--set", "run.checkpoint.every_steps=10", "--set", "run.stop.steps=60")
+SLOW = ("--set", "run.checkpoint.every_steps=10", "--set", "run.stop.steps=240")
 
 
 def listen_to_interrupts() -> None:
@@ -932,7 +932,7 @@ slow_study = pytest.mark.xdist_group("slow study")  # one process runs it uninte
 @pytest.fixture(scope="module")
 def slow_digests(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     out = tmp_path_factory.mktemp("slow")
-    run_here(load_study(SMALLEST, sets=("run.stop.steps=60",)), out)
+    run_here(load_study(SMALLEST, sets=("run.stop.steps=240",)), out)
     return digests(out / "smallest")
 
 
