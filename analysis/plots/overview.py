@@ -32,6 +32,8 @@ _PAINTED = {"training": "#56b4e9", "late": OUTCOMES["late"][0], "lost": OUTCOMES
 _CURVES = ("mean_percent", "worst10_percent")
 _SIZE_IN = (10.0, 3.6)
 _ROWS, _BINS = 100, 400
+_NEARLY = 0.99
+"""Above this share of the longest run's time the end of the map is that of the axis."""
 
 
 def overview(runs: Sequence[Run], shown: Run) -> Picture:
@@ -51,6 +53,9 @@ def overview(runs: Sequence[Run], shown: Run) -> Picture:
     for ax in (clients, mean, worst):
         plain_axes(ax)
         ax.set_xlim(0, end_us / scale)
+    shorter = cells.end_us < _NEARLY * end_us
+    if shorter:
+        clients.axvline(cells.end_us / scale, color=GREY, linewidth=0.8)
     _clients(clients, cells, cells.end_us / scale)
     _accuracy((mean, worst), histories, scale)
     for ax in (clients, worst):
@@ -58,6 +63,8 @@ def overview(runs: Sequence[Run], shown: Run) -> Picture:
     mean.tick_params(labelbottom=False)
     figure.align_ylabels([mean, worst])
     caption = _caption(shown if len(runs) > 1 else None, cells)
+    if shorter:
+        caption += f" The map ends where {shown.label} ended, after {cells.end_us / scale:.3g} {unit}."
     return Picture(figure, _alt(shown, cells, histories), caption, _keys(runs, cells))
 
 

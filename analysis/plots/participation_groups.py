@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_marker, arm_style, panels
+from fedsim.common.arrays import Mask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,8 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
     """Draw the mean accuracy of groups of clients, each client counting once, for each arm by label.
 
     Each table has a row per group: `by` (a panel each), `group`, `mean_percent`, and the ends of an interval, `low` and
-    `high`, NaN without one. `interval` describes the interval in words, `where` the levels that are equal among arms.
+    `high`, NaN without one; and `seeds`, if it is a mean over seeds: marks of groups that fewer seeds have than others
+    of the table are hollow. `interval` describes the interval in words, `where` the levels that are equal among arms.
     """
     kinds = list(dict.fromkeys(by for table in tables.values() for by in table["by"]))
     figure, axes = panels([1.75] * len(kinds), share_x=False)
@@ -44,6 +46,8 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
     among = f" ({where})" if where else ""
     alt = f"Mean accuracy of groups of clients{among}. {'; '.join(words)}."
     caption = f"Mean accuracy of groups of clients{among}, each client counting once; the bar is {interval}."
+    if any(_lacking(table).any() for table in tables.values()):
+        caption += " Hollow marks are means over fewer seeds, as not each seed has such clients."
     return Picture(figure, alt, caption, arm_keys(list(tables), markers=True))
 
 
@@ -55,9 +59,19 @@ def _draw_groups(ax: Axes, tables: Sequence[pd.DataFrame]) -> None:
         at += _SHIFT * ((index + 0.5) / len(tables) - 0.5)
         style = arm_style(index)
         ax.vlines(at, table["low"], table["high"], color=style["color"], linewidth=1.4)
-        ax.plot(at, table["mean_percent"], marker=arm_marker(index), markersize=5, alpha=0.9, **style)
+        mean, hollow, marker = table["mean_percent"].to_numpy(), _lacking(table), arm_marker(index)
+        full = np.flatnonzero(~hollow).tolist()
+        ax.plot(at, mean, marker=marker, markevery=full, markersize=5, alpha=0.9, **style)
+        few = {**style, "linestyle": "none", "markerfacecolor": "none", "marker": marker, "markersize": 5}
+        ax.plot(at[hollow], mean[hollow], **few)
     ax.set_xticks(range(len(names)), [_short(name) for name in names])
     ax.set_xlim(-0.6, len(names) - 0.4)
+
+
+def _lacking(table: pd.DataFrame) -> Mask:
+    """Return which groups fewer seeds have than another one of the table."""
+    seeds = table["seeds"].to_numpy() if "seeds" in table else np.ones(len(table))
+    return np.asarray(seeds < seeds.max(initial=0))
 
 
 def _plain(name: str) -> str:

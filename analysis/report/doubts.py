@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from fedsim.analysis.opening.evaluation import on_common_clients
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import word_counts
+from fedsim.common.arrays import Floats
 from fedsim.common.units import HOUR_US, US, show_us
 from fedsim.records.file_names import WORLD
 
@@ -42,11 +43,11 @@ def doubts(examined: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
             yield from (f"{name} {text}" for name, text in found.items())
 
 
-def still_moving(run: Run) -> float:
-    """Return the median change of mean accuracy, in points, between the last evaluations; NaN if there are few."""
-    last = on_common_clients(run.evaluations()[-_LAST:])
-    means = [100 * float(np.nanmean(e.accuracy)) for e in last if not np.isnan(e.accuracy).all()]
-    return float(np.median(np.abs(np.diff(means)))) if len(means) >= _LAST else float("nan")
+def last_changes(run: Run, statistic: Callable[[Floats], float]) -> Floats:
+    """Return by how much a statistic of accuracies [K] changes between the last evaluations; empty if they are few."""
+    last = [e.accuracy[~np.isnan(e.accuracy)] for e in on_common_clients(run.evaluations()[-_LAST:])]
+    values = [statistic(accuracy) for accuracy in last if len(accuracy)]
+    return np.abs(np.diff(values)) if len(values) >= _LAST else np.zeros(0)
 
 
 def _incomplete(run: Run) -> str:

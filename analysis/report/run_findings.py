@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.report.document import Finding
-from fedsim.analysis.report.doubts import different_ends, doubts, examine, still_moving
+from fedsim.analysis.report.doubts import different_ends, doubts, examine, last_changes
 from fedsim.analysis.report.lost_work import lost_work, work_of
 from fedsim.analysis.report.sentences import FEW_CLIENTS, Claims, listed, sentence, told
 from fedsim.analysis.statistics.contrasts import Contrast, by_client, confidence, of_groups, of_tails
@@ -235,16 +235,37 @@ def _doubts(runs: Sequence[Run], pairing: Pairing, comparisons: int) -> Iterator
 
 
 def _within_noise(pairing: Pairing, comparisons: int) -> Iterator[str]:
-    """Yield a clause on claimed differences that are smaller than what a run moves between evaluations."""
+    """Yield clauses on claimed differences that are smaller than what a run moves between evaluations."""
     if len(pairing.runs) < 2:
         return
-    floor = max((each for each in map(still_moving, pairing.runs) if not np.isnan(each)), default=0.0)
     first, *others = pairing.accuracy
-    names = [run.label for run in pairing.runs[1:]]
-    found = [by_client(n, first, second, comparisons) for n, second in zip(names, others, strict=True)]
-    small = [each.name for each in found if each.verdict != "unseen" and abs(each.mean) < floor]
-    if small:
+    pairs = [(run.label, second) for run, second in zip(pairing.runs[1:], others, strict=True)]
+    means = [by_client(name, first, second, comparisons) for name, second in pairs]
+    floor = _floor(pairing, lambda accuracy: 100 * float(accuracy.mean()), np.median)
+    if small := _smaller(means, floor):
         yield (
-            f"the difference of {listed(small)} is within the noise floor: mean accuracy still moves by"
+            f"the difference of {small} is within the noise floor: mean accuracy still moves by"
             f" {floor:.1f} points from one evaluation to the next"
         )
+    tails = [of_tails(name, first, second, _PERCENT, comparisons) for name, second in pairs]
+    # The mean of a few clients moves in jumps, which a median misses.
+    floor = _floor(pairing, lambda accuracy: lowest_percent(accuracy, _PERCENT), np.max)
+    if small := _smaller(tails, floor):
+        yield (
+            f"the difference of {small} for the worst {_PERCENT} % is within the noise floor: their accuracy still"
+            f" moves by up to {floor:.1f} points from one evaluation to the next"
+        )
+
+
+def _floor(
+    pairing: Pairing, statistic: Callable[[Floats], float], summary: Callable[[Floats], float]
+) -> float:
+    """Return the largest of the runs' changes of a statistic between evaluations, each summed up by `summary`."""
+    changes = [last_changes(run, statistic) for run in pairing.runs]
+    return max((float(summary(each)) for each in changes if len(each)), default=0.0)
+
+
+def _smaller(contrasts: Sequence[Contrast], floor: float) -> str:
+    """Return the names of claimed differences that are not above a floor but for rounding; empty if there are none."""
+    names = [c.name for c in contrasts if c.verdict != "unseen" and abs(c.mean) < floor * (1 + 1e-9)]
+    return listed(names) if names else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -80,7 +81,9 @@ def of_groups(name: str, group: Floats, others: Floats, comparisons: int) -> Con
         return Contrast(name, mean, None)
     if np.ptp(group) == 0 and np.ptp(others) == 0:
         return Contrast(name, mean, (mean, mean))
-    tested = stats.ttest_ind(group, others, equal_var=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)  # equal values have no variance
+        tested = stats.ttest_ind(group, others, equal_var=False)
     low, high = tested.confidence_interval(confidence(comparisons))
     return Contrast(name, mean, (float(low), float(high)))
 

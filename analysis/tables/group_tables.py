@@ -138,7 +138,7 @@ def participation_tables(study: Study) -> list[Table]:
         return []
     compared = list(chain(*participation_differences(study, participation["measures"])))
     tables = [
-        _study_groups(study, participation["groups"]),
+        _study_groups(study, participation["groups"], participation["measures"]),
         _study_measures(study, participation["measures"]),
     ]
     return tables + ([difference_table(compared, conditions(study))] if compared else [])
@@ -199,8 +199,10 @@ def _measures(frame: pd.DataFrame, grouped: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _study_groups(study: Study, groups: pd.DataFrame) -> Table:
+def _study_groups(study: Study, groups: pd.DataFrame, measures: pd.DataFrame) -> Table:
     axes = list(study.axes)
+    levels = measures.groupby(axes) if axes else [((), measures)]
+    seeds = {key: part["seed"].nunique() for key, part in levels}  # some may lack a group
     by = str(groups["by"].iloc[0])
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
     table = ruled_table(f"{study.name}: accuracy by {by} at the end of each run{conditions(study)}, %", note)
@@ -210,7 +212,9 @@ def _study_groups(study: Study, groups: pd.DataFrame) -> Table:
         table.add_column(heading, justify="right")
     for key, part in groups.groupby([*axes, "group"], sort=False):
         clients = f"{part['clients'].min()}–{part['clients'].max()}"
-        means = [_over_seeds(part[name]) for name in ("mean_percent", "mean_over_samples_percent")]
+        means = [
+            _over_seeds(part[name], seeds[key[:-1]]) for name in ("mean_percent", "mean_over_samples_percent")
+        ]
         table.add_row(*map(shown, [*map(str, key), clients, *means]))
     return table
 
@@ -225,10 +229,10 @@ def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
             shown(heading.replace("_", " ")), justify="left" if heading in axes else "right", overflow="fold"
         )
     for key, part in measures.groupby(axes, sort=False) if axes else [((), measures)]:
-        table.add_row(*map(shown, [*map(str, key), *(_over_seeds(part[name]) for name in names)]))
+        table.add_row(*map(shown, [*map(str, key), *(_over_seeds(part[name], len(part)) for name in names)]))
     return table
 
 
-def _over_seeds(values: pd.Series[Any]) -> str:
+def _over_seeds(values: pd.Series[Any], seeds: int) -> str:
     known = values.dropna().to_numpy(dtype=np.float64)
-    return spread_text({"n": len(known), **spread_of(known)}, len(values))
+    return spread_text({"n": len(known), **spread_of(known)}, seeds)

@@ -67,11 +67,19 @@ def compare_worlds(a: Trace, b: Trace) -> WorldDiff:
     )
 
 
+_ROUNDING = 1e-12
+"""Relative difference of two values that rounding may explain."""
+
+
 def ks_distance(a: Floats | Ints, b: Floats | Ints) -> float:
-    """Return the largest difference between two empirical distribution functions, NaN if one is empty."""
+    """Return the largest difference between two empirical distribution functions, NaN if one is empty.
+
+    Values that only rounding tells apart count as equal.
+    """
     if not len(a) or not len(b):
         return float("nan")
     points = np.concatenate([a, b])
+    points = points + _ROUNDING * np.abs(points)
     below_a = np.searchsorted(np.sort(a), points, side="right") / len(a)
     below_b = np.searchsorted(np.sort(b), points, side="right") / len(b)
     return float(np.abs(below_a - below_b).max())

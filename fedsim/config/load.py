@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +25,8 @@ from fedsim.config.errors import (
 from fedsim.config.requirements import settled
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection, check_distinct, run_name
+from fedsim.config.timing import with_preset
+from fedsim.config.world import with_scenario
 
 Source = Path | str | Mapping[str, Any]
 """A configuration: the path of a TOML file, or its tables."""
@@ -41,6 +42,8 @@ _NAMES = {
     if issubclass(table, PluginSection)
 }
 """The tables of the keys that name a plug-in."""
+_KEPT = {"world.scenario": with_scenario, "pacing.preset": with_preset}
+"""What stays of a table when one of these keys has another value."""
 CHOSEN_FOR = {"train.mode": ("task.name", "model.name", "client.name"), "stop.rising": ("stop.metric",)}
 """Keys that go when one of these has another value: they were chosen for the former one."""
 
@@ -140,7 +143,9 @@ def check_effect(
 
 
 def check_kept(base: Mapping[str, Any], overlays: Mapping[str, Mapping[str, Any]], place: str) -> None:
-    """Raise ConfigError for a key that is no plug-in's own and that no overlay keeps, as each names another plug-in.
+    """Raise ConfigError for a key that no overlay keeps, as each names another plug-in, or another preset of pacing.
+
+    A plug-in's own keys go silently.
 
     Args:
         base: the configuration in its file.
@@ -150,18 +155,27 @@ def check_kept(base: Mapping[str, Any], overlays: Mapping[str, Mapping[str, Any]
     for table, keys in base.items() if overlays else ():
         model = _NAMES.get(f"{table}.name")
         changes = [overlay.get(table, {}) for overlay in overlays.values()]
-        are_tables = all(isinstance(each, Mapping) for each in (keys, *changes))
-        if model is None or not are_tables or any(_same_plugin(table, keys, each) for each in changes):
+        if not all(isinstance(each, Mapping) for each in (keys, *changes)):
             continue
-        for key, value in keys.items():
-            shared = model.model_fields.get(key)
-            if key != "name" and (
-                "name" not in keys if shared is None else value not in (shared.default, [])
-            ):
-                raise ConfigError(
-                    f"{place}{table}.{key}: no effect, as each of {', '.join(overlays)} names another {table}; set it "
-                    f"there, such as {next(iter(overlays))}.{table}.{key}"
-                )
+        if table == "pacing":
+            named, kept = "preset", [merged(base, overlay)[table] for overlay in overlays.values()]
+            lost = [key for key in keys if not any(key in each for each in kept)]
+        elif model is None or any(_same_plugin(table, keys, each) for each in changes):
+            continue
+        else:
+            named, lost = table, [key for key, value in keys.items() if _is_shared(model, keys, key, value)]
+        for key in lost:
+            raise ConfigError(
+                f"{place}{table}.{key}: no effect, as each of {', '.join(overlays)} names another {named}; set it "
+                f"there, such as {next(iter(overlays))}.{table}.{key}"
+            )
+
+
+def _is_shared(model: type[PluginSection], keys: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Return whether a key of a plug-in's table counts for each plug-in and has a value of its own."""
+    if (shared := model.model_fields.get(key)) is None:
+        return "name" not in keys
+    return key != "name" and value not in (shared.default, [])
 
 
 def named_arms(raw: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -186,7 +200,7 @@ def changed(
 
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
     the table share stay. So does naming another scenario (`world.scenario=churn`). Keys that were chosen for another
-    plug-in or metric go too, unless an assignment sets them. The same holds within an arm. Raises ConfigError.
+    plug-in, preset or metric go too, unless an assignment sets them. The same holds within an arm. Raises ConfigError.
     """
     sets = changed_within({"arms": raw.get("arms")}, sets, raw)
     keys = [key_of(text) for text in sets]
@@ -199,12 +213,12 @@ def changed(
             assign(raw, text)
             if raw[table]["name"] == value_at(whole, key):
                 raw[table] = dict(before)
-        elif key == "world.scenario" and isinstance(before := raw.get("world"), Mapping):
-            before = dict(before) | {"scenario": whole["world"].get("scenario")}
-            raw["world"] = dict(before)
+        elif key in _KEPT and isinstance(before := raw.get(key.split(".")[0]), Mapping):
+            table, name = key.split(".")
+            raw[table] = {}
             assign(raw, text)
-            if not _same_scenario(before, raw["world"]):
-                raw["world"] = without_scenario(before) | {"scenario": raw["world"]["scenario"]}
+            new = raw[table][name]
+            raw[table] = _KEPT[key]({**before, name: value_at(whole, key)}, new) | {name: new}
     for text in sets:
         assign(raw, text)
     whole = merged(base, raw)
@@ -311,12 +325,15 @@ def _runs(
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the keys of `changes` replaced, table by table.
 
-    A table that names another plug-in replaces the whole table; one that names another scenario replaces its options.
+    A table that names another plug-in replaces the whole table; one that names another scenario replaces its options,
+    and one that names another preset of pacing the keys that only the former one needs.
     """
-    result = dict(base) if _same_scenario(base, changes) else without_scenario(base)
+    result = with_scenario(base, changes.get("scenario", base.get("scenario")))
     for key, value in changes.items():
         below: Any = result.get(key)
         are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
+        if are_tables and key == "pacing" and "preset" in value:
+            below = with_preset(below, value["preset"])
         result[key] = merged(below, value) if are_tables and _same_plugin(key, below, value) else value
     return result
 
@@ -330,20 +347,3 @@ def _default_name(table: str) -> Any:
     """Return the plug-in of a table of a run that names none; None for other tables."""
     model = _NAMES.get(f"{table}.name")
     return None if model is None else model.model_fields["name"].default
-
-
-def without_scenario(world: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `[world]` table without the options of its scenario, and without `after_end` if that is its default."""
-    options = world.get("options", {})
-    left = {key: value for key, value in world.items() if key != "options"}
-    if "after_end" in world:
-        with suppress(ConfigError):
-            if plugins.build("scenario", str(world["scenario"]), options).after_end == world["after_end"]:
-                del left["after_end"]
-    return left
-
-
-def _same_scenario(world: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-    """Return whether changes of a table leave its scenario, if it has one."""
-    scenario = world.get("scenario")
-    return scenario is None or changes.get("scenario", scenario) == scenario

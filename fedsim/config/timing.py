@@ -78,6 +78,10 @@ class PacingSection(Section):
             lines.append(
                 "preset 'overselect' has 'clients' + 'extra' jobs in flight: leave out 'concurrency'"
             )
+        elif {"clients", "concurrency", "buffer"} <= present:
+            lines.append(
+                "'clients' has no effect beside 'concurrency' and 'buffer': leave out one of the three"
+            )
         if not lines:
             self.pacing()
         return lines
@@ -98,6 +102,17 @@ class PacingSection(Section):
         if isinstance(least, float):
             least = math.ceil(round(least * pacing.most_updates, 9))
         return replace(pacing, minimum=least)
+
+
+def with_preset(pacing: Mapping[str, Any], preset: Any) -> dict[str, Any]:
+    """Return a `[pacing]` table that is about to name `preset`, without the keys that only its former preset needs."""
+    former = PacingSection.KEYS.get(
+        str(pacing.get("preset", PacingSection.model_fields["preset"].default)), ()
+    )
+    gone = set(former).difference(PacingSection.KEYS.get(str(preset), former))
+    if "extra" in gone:
+        gone.add("factor")
+    return {key: value for key, value in pacing.items() if key not in gone}
 
 
 Spread = Annotated[float, Field(ge=0, le=5)] | Literal["trace"]

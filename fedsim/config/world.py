@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -97,6 +98,22 @@ class WorldFile(Section):
     def _faults(self) -> Iterable[str]:
         lacks = [*lacks_in(self.world), *self.world.idle_options()]
         return [refusal(f"world.{place}", lack) for place, lack in lacks if lack]
+
+
+def with_scenario(world: Mapping[str, Any], scenario: Any) -> dict[str, Any]:
+    """Return a `[world]` table that is about to name `scenario`, without what was its former scenario's.
+
+    That is its options, and `after_end` where it is the scenario's default.
+    """
+    left = dict(world)
+    if (former := world.get("scenario")) is None or scenario == former:
+        return left
+    options = left.pop("options", {})
+    if "after_end" in world:
+        with suppress(ConfigError):
+            if plugins.build("scenario", str(former), options).after_end == world["after_end"]:
+                del left["after_end"]
+    return left
 
 
 def world_trace(

@@ -183,7 +183,8 @@ def _divided(rows: Split, division: Division, seed: int) -> tuple[Split, Split, 
     if len(too_small := np.flatnonzero(sizes < n_parts)):
         raise DataError(
             f"client {too_small[0]} has {sizes[too_small[0]]} samples: too few for {n_parts} non-empty parts with "
-            f"fractions {tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
+            f"fractions {tuple(fractions)}; use fewer parts, or where [partition] divides the samples fewer clients or "
+            "a larger minimum"
         )
     shuffled, streams = rows.indices, Streams(seed)
     for client, (start, end) in enumerate(pairwise(rows.offsets.tolist() if division.shuffle else [])):

@@ -18,9 +18,10 @@ from fedsim.common.rng import Draws, Numbers
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import US
 from fedsim.engine.costs import Costs
-from fedsim.engine.selector import Choice, Need, View, checked_choice, proposed, state_of
+from fedsim.engine.selector import Choice, Need, View, checked_choice, proposed
 from fedsim.engine.state import Kind, Plan, RunState
 from fedsim.engine.trainer import Trainer
+from fedsim.server.rule_check import checked_state
 from fedsim.training.job import Cohort
 from fedsim.worlds.job_outcomes import Outcomes, without
 from fedsim.worlds.world import World
@@ -152,7 +153,7 @@ class Dispatcher:
             )
         chosen, run_state.selector_state = (
             answer[0],
-            state_of(answer[1], f"step {run_state.step}: a selector"),
+            checked_state(answer[1], f"step {run_state.step}: a selector must return a state that is a dict"),
         )
         run_state.draws += 1
         return checked_choice(chosen, view, k)

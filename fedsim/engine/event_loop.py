@@ -18,9 +18,9 @@ from fedsim.common.arrays import Ints
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.engine.dispatch import Dispatcher
 from fedsim.engine.evaluator import Evaluator
-from fedsim.engine.selector import state_of
 from fedsim.engine.state import Kind, Plan, Records, RunState
 from fedsim.engine.trainer import Pending, Stepped, Trainer
+from fedsim.server.rule_check import checked_state
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort
 from fedsim.worlds.world import World
@@ -50,7 +50,9 @@ class EventLoop:
         if not run_state.begun:
             with plugins.contained("a selector's start"):
                 selector_state = plan.selector.start()
-            run_state.selector_state = state_of(selector_state, "a selector's start")
+            run_state.selector_state = checked_state(
+                selector_state, "a selector's start must return a state that is a dict"
+            )
         self.dispatcher = Dispatcher(world, plan, trainer, run_state, self.clock)
         self.evaluator = Evaluator(plan, trainer, records, run_state, self.clock)
         self._begun: deque[tuple[int, int, int]] = deque(maxlen=2)

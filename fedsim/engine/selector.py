@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError, RunError, closest, described
+from fedsim.common.errors import ConfigError, RunError, closest
 from fedsim.worlds.world import World
 
 Clients = NDArray[np.int64]
@@ -178,13 +178,6 @@ class Selector:
             raise ConfigError(
                 f"a selector's start must be a function that returns its first state, found {self.start!r}"
             )
-
-
-def state_of(found: object, who: str) -> State:
-    """Return the state that `who` returned. Raises RunError if it is no dict."""
-    if not isinstance(found, dict):
-        raise RunError(f"{who} must return a state that is a dict, it returned {described(found)}")
-    return found
 
 
 def stateless(

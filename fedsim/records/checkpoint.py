@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from fedsim.common.errors import CheckpointError, RunError
 from fedsim.common.files import from_json, remove_folder, sha256, space, sync_folder
 from fedsim.records.file_names import CONFIG
+from fedsim.server.rule_check import SAVED
 
 FORMAT = 6
 FOLDER = "checkpoints"
@@ -207,10 +208,7 @@ def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:
         return value
     array = isinstance(value, np.ndarray)
     fault = f"an array of {value.dtype}" if array else f"{type(value).__name__} {value!r:.60}"
-    raise RunError(
-        f"{name.removeprefix('/')}: a checkpoint holds numbers, texts, arrays of numbers, and lists and dictionaries "
-        f"(with texts as keys) of these; found {fault}"
-    )
+    raise RunError(f"{name.removeprefix('/')}: a checkpoint holds {SAVED}; found {fault}")
 
 
 def _restored(value: Any, arrays: dict[str, torch.Tensor]) -> Any:

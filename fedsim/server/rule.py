@@ -82,7 +82,7 @@ class Stack:
     1, NaN if unknown; None if unknown for all rows. Remembered rows keep the value that came with them. It is
     conditional on the candidates of that choice; `fedsim.engine.selector.Choice` says what it means."""
     first_step: int = 0
-    """Server step at which the rule took over: 0, or in a fork to another rule the step of the fork."""
+    """Server step at which the rule took over: 0, or that of a fork to another rule or to other options."""
     replaced: int = 0
     """Number of replaced rows, the last ones, by client: each is what a client that is present now had sent last. 0
     unless the rule declared `replaced`."""

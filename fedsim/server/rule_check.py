@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,16 +36,47 @@ TAKEN = _OF_EVENT_LOOP | _OF_UPDATES | _OF_STEP | _OF_CONFLICTS | _OF_COSINES
 
 _DECLARED_BY = {"losses": "losses", "losses_after": "after", "accuracies_after": "after"}
 """The fields of a Stack that a rule declares, by the field of `Needs`."""
+SAVED = "numbers, texts, arrays of numbers, and lists and dictionaries (with texts as keys) of these"
+"""What a checkpoint can hold of the state of a plug-in."""
 
 
 def initial_state(algorithm: Algorithm, rule: str) -> State:
-    """Return the first state of the rule named `rule`. Raises RunError if it is no dict."""
+    """Return the first state of the rule named `rule`. Raises RunError as `check_state` does."""
     where = f"rule {rule!r}, init"
     with plugins.contained(where):
         state: Any = algorithm.init()
+    return checked_state(state, f"{where}: expected the first state as a dict")
+
+
+def checked_state(state: object, expected: str) -> State:
+    """Return the state of a plug-in. Raises RunError if it is no dict, or holds what a checkpoint cannot.
+
+    `expected` opens the message, such as `rule 'mine', init: expected the first state as a dict`.
+    """
     if not isinstance(state, dict):
-        raise RunError(f"{where}: expected the first state as a dict, found {type(state).__name__}")
+        raise RunError(f"{expected}, found {described(state)}")
+    if fault := next(_unsaved(state, ""), ""):
+        per_client = "; keep a value for each client in an array [K]" if "with the key" in fault else ""
+        raise RunError(f"{expected} of {SAVED}, found {fault}{per_client}")
     return state
+
+
+def _unsaved(value: object, name: str) -> Iterator[str]:
+    """Yield what a checkpoint cannot hold of a value, with its place in the state."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if isinstance(key, str):
+                yield from _unsaved(each, f"{name}[{key!r}]")
+            else:
+                yield f"a dictionary with the key {key!r:.60}{f' in {name}' if name else ''}"
+    elif isinstance(value, list | tuple):
+        for i, each in enumerate(value):
+            yield from _unsaved(each, f"{name}[{i}]")
+    elif isinstance(value, np.ndarray | np.generic):
+        if value.dtype.kind not in "biuf":
+            yield f"an array of {value.dtype} in {name}"
+    elif not isinstance(value, bool | int | float | str | torch.Tensor | None):
+        yield f"{described(value)} in {name}"
 
 
 def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
@@ -63,8 +94,7 @@ def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[
             f"{where}: expected a Direction, found {type(first).__name__}; return fedsim.Direction(weights)"
         )
     direction, after = result
-    if not isinstance(after, dict):
-        raise RunError(f"{where}: expected the next state as a dict, found {type(after).__name__}")
+    checked_state(after, f"{where}: expected the next state as a dict")
     _check_weights(direction, stack, where)
     if algorithm.columns is not None and np.ndim(direction.weights) != 1:
         raise RunError(

@@ -18,6 +18,7 @@ from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from fedsim.analysis.plots.client_accuracy import client_accuracy
 from fedsim.analysis.plots.lost_jobs import lost_by_phase, lost_jobs
+from fedsim.analysis.plots.overview import overview
 from fedsim.analysis.plots.participation import OUTCOMES, STATES, participation, phase_pixels, pixels, raster
 from fedsim.analysis.plots.staleness import staleness, used_staleness
 from fedsim.analysis.plots.study_curves import study_curves
@@ -137,6 +138,19 @@ def test_binning_keeps_the_number_of_clients_and_jobs(
         for start, job_end in zip(dispatch, jobs["end_us"], strict=True)
     )
     assert sum(cells.in_job.values()).sum() == touched
+
+
+@pytest.mark.parametrize("longer", [1, 3])
+def test_a_map_that_is_shorter_than_the_axis_says_where_it_ends(tmp_path: Path, longer: int) -> None:
+    shown = made(
+        tmp_path / "a", {"client": [0], "dispatch_us": [0], "end_us": [9]}, [(0, 0, END_US)], clients=1
+    )
+    evals = evals_table(np.full((2, 1), 0.5), every_us=longer * END_US)
+    other = analysis.open_run(write_run(tmp_path / "b", tables={"evals": evals}))
+    picture = overview([shown, other], shown)
+    (_, end) = picture.figure.axes[0].get_xlim()
+    assert end == longer * END_US / time_unit(longer * END_US)[0]
+    assert ("The map ends where a ended, after 0.001 s" in picture.caption) == (longer > 1)
 
 
 def test_a_raster_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_rule(mine: Any, tmp_path: Path, body: str, match: str) -> None:
     ("made", "match"),
     [
         ("Direction(W(s))", "the next state, found the Direction alone; .* fedsim.server.rule.stateless"),
-        ("(Direction(W(s)), None)", "the next state as a dict, found NoneType"),
+        ("(Direction(W(s)), None)", "the next state as a dict, found None"),
         ("(Direction(W(s) * 1j), t)", "weights that are real numbers, found complex128"),
         ("(Direction([None] * s.n), t)", "weights that are real numbers, found object"),
     ],
@@ -156,13 +156,40 @@ def test_columns(mine: Any, tmp_path: Path, columns: str, wrong: type[Exception]
 def test_a_first_state(mine: Any, tmp_path: Path, init: str) -> None:
     rule = mine(f"import sys; return Algorithm(lambda s, t: None, init={init})")
     match = (
-        "expected the first state as a dict, found NoneType"
-        if init != "sys.exit"
-        else "SystemExit: a plug-in"
+        "expected the first state as a dict, found None" if init != "sys.exit" else "SystemExit: a plug-in"
     )
     with pytest.raises(RunError, match=f"rule '.*mine', init: {match}"):
         simulate(small(algorithm={"name": rule}, world=ALWAYS), out=tmp_path / "runs", workers=0)
     assert read_manifest(tmp_path / "runs/small")["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("state", "match"),
+    [
+        (
+            "{'per': {2: 1}}",
+            r"a dictionary with the key 2 in \['per'\]; keep a value for each client in an array",
+        ),
+        ("{3: 1.0}", "a dictionary with the key 3; keep"),
+        ("{'seen': [1, {4}]}", r"set \{4\} in \['seen'\]\[1\]\n"),
+        ("{'names': np.array(['a'])}", r"an array of <U1 in \['names'\]\n"),
+    ],
+)
+def test_a_state_that_no_checkpoint_can_hold(mine: Any, tmp_path: Path, state: str, match: str) -> None:
+    rule = mine(f"return Algorithm(lambda s, t: (Direction(np.ones(s.n) / s.n), {state}))")
+    match = f"step 0, rule '.*mine': expected the next state as a dict of numbers, .*, found {match}"
+    assert_fails(tmp_path, RunError, match, algorithm={"name": rule}, world=ALWAYS)
+
+
+def test_a_state_that_a_checkpoint_can_hold() -> None:
+    state = {
+        "n": 1,
+        "x": np.float32(2),
+        "text": "a",
+        "none": None,
+        "rows": [np.ones(2), {"t": torch.ones(1)}],
+    }
+    assert weighing.checked_state(state, "") is state
 
 
 @pytest.mark.parametrize("table", ["algorithm", "client", "selection", "adversary"])
@@ -262,11 +289,15 @@ def test_weights_of_a_rule_are_checked_without_the_simulator_as_well(mine: Any) 
         ("Selector(lambda v, k, rng, s: v.candidates[:k])", "clients and its new state, it returned ndarray"),
         (
             "Selector(lambda v, k, rng, s: (v.candidates[:k], None))",
-            "a state that is a dict, it returned None",
+            "must return a state that is a dict, found None",
         ),
         (
             "Selector(lambda v, k, rng, s: None, start=lambda: 5)",
-            "start must return a state .*, it returned 5",
+            "start must return a state that is a dict, found 5",
+        ),
+        (
+            "Selector(lambda v, k, rng, s: (v.candidates[:k], {'seen': {2: 1}}))",
+            r"step 0: a selector must return .* dictionary with the key 2 in \['seen'\]; keep .* in an array \[K\]\n",
         ),
         (
             "choosing(lambda v, k, rng: v.candidates[:k] * 1.0)",

@@ -204,6 +204,23 @@ def test_a_difference_within_the_noise_of_evaluations_is_doubted(tmp_path: Path)
         assert ("mean accuracy still moves by 10.0 points from" in texts["doubts"]) == (swing > 0)
 
 
+@pytest.mark.parametrize("lifted", [True, False])
+def test_a_worst_tenth_that_one_evaluation_lifts_is_doubted(tmp_path: Path, lifted: bool) -> None:
+    """Of the last evaluations only the final one differs, so that the median change is 0."""
+
+    def rows(worst: list[float], seed: int = 0) -> np.ndarray:
+        others = 0.2 + accuracy(seed=seed)[12:]
+        return np.stack([np.concatenate([np.full(12, each), others]) for each in worst])
+
+    before = 0.1 if lifted else 0.3
+    first = run_of(tmp_path / "a", rows([before] * 8 + [0.3]))
+    texts = said(first, run_of(tmp_path / "b", rows([0.1] * 9, seed=1)))
+    assert "b (−20.0 points" in texts["worst-off clients"]
+    assert "worse than a (30.0 %)" in texts["worst-off clients"]
+    doubt = "the difference of b for the worst 10 % is within the noise floor: their accuracy still moves by up to 20.0"
+    assert (doubt in texts["doubts"]) == lifted
+
+
 @pytest.mark.parametrize(
     ("manifest", "clause"),
     [

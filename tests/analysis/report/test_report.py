@@ -359,6 +359,8 @@ def test_unseen_clients_have_a_section_if_there_are_some(tmp_path: Path, single:
     assert "Unseen clients, with the global model. Accuracy and fairness over server steps" in page.text
     assert "Unseen clients, after they adapted the model. Accuracy" in page.text
     document = analysis.run_document(analysis.open_all(folders))
+    for name, drawn in (("unseen-over-steps", ["fedavg", "ditto"]), ("adapted-over-steps", ["ditto"])):
+        assert [key.label for key in document.figures[name].draw().keys] == drawn
     rows = [row[:4] for row in document.tables["unseen"].rows]
     assert rows == [
         ("fedavg", "unseen", 5, 25.0),

@@ -420,7 +420,11 @@ def test_a_mean_over_the_seeds_with_victims_alone_says_so(tmp_path: Path) -> Non
     study = write_study(
         tmp_path / "s", seldom, axes={"rule": ("plain",)}, seeds=(1, 2, 3), compare={"group": "used"}
     )
-    _, measures = participation_tables(study)
+    of_groups, measures = participation_tables(study)
+    means = [str(cell).split("\n") for cell in list(of_groups.columns[3].cells)]
+    assert [lines[2:] for lines in means] == [["2 seeds"], []]  # all clients were used alike in one
+    spread = analysis.study_document(study, tmp_path).tables["participation-groups"].rows
+    assert [row[2] for row in spread] == [2, 3]
     cells = {str(c.header): str(next(iter(c.cells))).split("\n") for c in measures.columns}
     assert cells["victims gap percent"] == ["30 ± 0", "–", "2 seeds"]
     assert cells["group gap percent"][0].startswith("2")

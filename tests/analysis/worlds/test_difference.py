@@ -93,3 +93,10 @@ def test_the_distance_is_that_of_kolmogorov_and_smirnov(a, b):
 
 def test_without_values_there_is_no_distance():
     assert np.isnan(ks_distance(np.zeros(0), np.ones(3)))
+
+
+def test_rounding_is_no_distance() -> None:
+    speeds = np.array([0.1, 3.0, np.inf])
+    for first, second in ((speeds, np.nextafter(speeds, np.inf)), (np.nextafter(speeds, np.inf), speeds)):
+        assert ks_distance(first, second) == 0
+    assert ks_distance(speeds, speeds * (1 + 1e-9)) == pytest.approx(1 / 3)

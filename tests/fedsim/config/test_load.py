@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tomli_w
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import assignments
 from fedsim.config.load import load_config
+from fedsim.engine import pacing
 from fedsim.studies.load_study import load_study
 from small import small
 
@@ -231,3 +233,34 @@ def test_another_scenario_drops_the_options_of_the_first(scenario: str) -> None:
         raw | {"arms": {"a": {"world": {"scenario": "diurnal", "options": {"time_zones": 2}}}}}
     )
     assert own.world.options == {"time_zones": 2}
+
+
+FEDBUFF = {"preset": "fedbuff", "concurrency": 6, "buffer": 3, "least_candidates": 4}
+
+
+def test_another_preset_drops_the_keys_that_only_the_first_needs() -> None:
+    raw = TABLES | {"pacing": FEDBUFF}
+    changes = {"preset": "sync", "clients": 5}
+    (by_arm, _) = load_config(raw | {"arms": {"a": {"pacing": changes}, "b": {}}})
+    (by_set,) = load_config(raw, {f"pacing.{key}": value for key, value in changes.items()})
+    (arm, _) = load_config(
+        raw | {"arms": {"a": {"pacing": {"buffer": 2}}, "b": {}}},
+        {f"arms.a.pacing.{key}": value for key, value in changes.items()},
+    )
+    for run in (by_arm, by_set, arm):
+        assert run.pacing.pacing() == replace(pacing.sync(5), least_candidates=4)
+    (shared,) = load_config(raw, {"pacing.preset": "fedasync"})
+    assert shared.pacing.pacing() == replace(pacing.fedasync(6), least_candidates=4)
+    (same,) = load_config(raw, {"pacing.preset": "fedbuff", "pacing.buffer": 2})
+    assert same.pacing.pacing() == replace(pacing.fedbuff(6, 2), least_candidates=4)
+    factor = {"pacing": {"preset": "overselect", "clients": 4, "factor": 1.5}}
+    (waits,) = load_config(TABLES | factor, {"pacing.preset": "sync"})
+    assert waits.pacing.pacing() == pacing.sync(4)
+
+
+def test_a_key_of_a_preset_that_each_arm_leaves_is_refused() -> None:
+    arms = {"a": {"pacing": {"preset": "sync", "clients": 5}}, "b": {"pacing": {"preset": "fedasync"}}}
+    with pytest.raises(
+        ConfigError, match=r"pacing.buffer: no effect, as each of arms.a, arms.b names another preset"
+    ):
+        load_config(TABLES | {"pacing": FEDBUFF, "arms": arms})

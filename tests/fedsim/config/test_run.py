@@ -72,6 +72,10 @@ BAD = {
         {"pacing": {"preset": "overselect", "clients": 3, "extra": 2, "concurrency": 4}},
         ["has 'clients' + 'extra' jobs in flight: leave out 'concurrency'"],
     ),
+    "a number of clients that other keys replace": (
+        {"pacing": {"preset": "sync", "clients": 5, "concurrency": 6, "buffer": 3}},
+        ["'clients' has no effect beside 'concurrency' and 'buffer'"],
+    ),
     "fields that do not fit together": (
         {"pacing": {"preset": "fedbuff", "concurrency": 5, "buffer": 2, "late": "drop"}},
         ['late must be "keep"'],
