@@ -167,9 +167,8 @@ def _over_steps(runs: Sequence[Run], split: str) -> Picture:
     histories = {run.label: run.history(split, list(METRICS)) for run in runs}
     picture = accuracy_over_time(histories, by="step")
     model = "with the global model" if split == UNSEEN else "after they adapted the model"
-    keys = tuple(
-        key for key in picture.keys if len(histories[key.label])
-    )  # the others have no such evaluation
+    evaluated = {label for label, history in histories.items() if len(history)}
+    keys = tuple(key for key in picture.keys if key.label in evaluated)
     return replace(picture, keys=keys, caption=f"Unseen clients, {model}. {picture.caption}")
 
 

@@ -47,17 +47,18 @@ def run_findings(runs: Sequence[Run]) -> Iterator[Finding]:
     pairing, gaps = _pair(runs), _Gaps.of(runs)
     others = len(pairing.runs) - 1
     comparisons = (2 * others if others > 0 else 1) + len(gaps.groups)
+    contrasts = _contrasts(pairing, comparisons)
     if others < 0:
         lack = "has an accuracy" if pairing.refused else "was evaluated"
         yield Finding("accuracy", f"No run {lack}, so nothing can be said about accuracy.")
     elif others == 0:
         yield from _alone(pairing, comparisons)
     else:
-        yield from _compared(pairing, comparisons)
+        yield from _compared(pairing, contrasts)
     if said := gaps.told(comparisons):
         yield Finding("participation", said)
     yield Finding("lost work", lost_work({run.label: work_of(run) for run in runs}))
-    yield Finding("doubts", sentence("; ".join(_doubts(runs, pairing, comparisons))))
+    yield Finding("doubts", sentence("; ".join(_doubts(runs, pairing, contrasts, comparisons))))
 
 
 def _pair(runs: Sequence[Run]) -> Pairing:
@@ -113,14 +114,20 @@ def _alone(pairing: Pairing, comparisons: int) -> Iterator[Finding]:
     yield Finding("worst-off clients", sentence(f"I{text[1:]}, {mean - worst:.1f} points below the mean"))
 
 
-def _compared(pairing: Pairing, comparisons: int) -> Iterator[Finding]:
+def _contrasts(pairing: Pairing, comparisons: int) -> tuple[list[Contrast], list[Contrast]]:
+    """Return how the other runs differ from the baseline in the mean of all clients, and of the worst off."""
+    if len(pairing.runs) < 2:
+        return [], []
     first, *others = pairing.accuracy
-    base, names = pairing.runs[0].label, [run.label for run in pairing.runs[1:]]
-    pairs = list(zip(names, others, strict=True))
-    k = len(first)
+    pairs = [(run.label, second) for run, second in zip(pairing.runs[1:], others, strict=True)]
     means = [by_client(name, first, second, comparisons) for name, second in pairs]
+    return means, [of_tails(name, first, second, _PERCENT, comparisons) for name, second in pairs]
+
+
+def _compared(pairing: Pairing, contrasts: tuple[list[Contrast], list[Contrast]]) -> Iterator[Finding]:
+    first, base, (means, tails) = pairing.accuracy[0], pairing.runs[0].label, contrasts
+    k = len(first)
     yield Finding("accuracy", f"In mean accuracy, {told(means, against(base, float(first.mean())))}.")
-    tails = [of_tails(name, first, second, _PERCENT, comparisons) for name, second in pairs]
     worst = lowest_percent(first / 100, _PERCENT)
     text = f"For the worst {_PERCENT} % of clients ({tail_size(k, _PERCENT)} of {k}), "
     yield Finding("worst-off clients", f"{text}{told(tails, against(base, worst))}.")
@@ -215,7 +222,12 @@ def _span(numbers: Sequence[int]) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
 
 
-def _doubts(runs: Sequence[Run], pairing: Pairing, comparisons: int) -> Iterator[str]:
+def _doubts(
+    runs: Sequence[Run],
+    pairing: Pairing,
+    contrasts: tuple[list[Contrast], list[Contrast]],
+    comparisons: int,
+) -> Iterator[str]:
     seed = (pairing.runs or runs)[0].manifest.get("seed")
     number = "" if seed is None else f" ({seed})"
     brackets = "brackets are 95 % intervals over clients, taken as independent"
@@ -229,25 +241,19 @@ def _doubts(runs: Sequence[Run], pairing: Pairing, comparisons: int) -> Iterator
         yield "compared runs met different worlds, so a difference need not be the rule's"
     elif None in pairing.worlds:
         yield "a run folder lacks world.parquet, so it is unknown whether the compared runs had the same world"
-    yield from _within_noise(pairing, comparisons)
+    yield from _within_noise(pairing, *contrasts)
     yield from filter(None, [different_ends(pairing.runs)])
     yield from doubts({run.label: examine(run) for run in runs})
 
 
-def _within_noise(pairing: Pairing, comparisons: int) -> Iterator[str]:
+def _within_noise(pairing: Pairing, means: list[Contrast], tails: list[Contrast]) -> Iterator[str]:
     """Yield clauses on claimed differences that are smaller than what a run moves between evaluations."""
-    if len(pairing.runs) < 2:
-        return
-    first, *others = pairing.accuracy
-    pairs = [(run.label, second) for run, second in zip(pairing.runs[1:], others, strict=True)]
-    means = [by_client(name, first, second, comparisons) for name, second in pairs]
     floor = _floor(pairing, lambda accuracy: 100 * float(accuracy.mean()), np.median)
     if small := _smaller(means, floor):
         yield (
             f"the difference of {small} is within the noise floor: mean accuracy still moves by"
             f" {floor:.1f} points from one evaluation to the next"
         )
-    tails = [of_tails(name, first, second, _PERCENT, comparisons) for name, second in pairs]
     # The mean of a few clients moves in jumps, which a median misses.
     floor = _floor(pairing, lambda accuracy: lowest_percent(accuracy, _PERCENT), np.max)
     if small := _smaller(tails, floor):

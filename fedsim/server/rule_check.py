@@ -41,7 +41,7 @@ SAVED = "numbers, texts, arrays of numbers, and lists and dictionaries (with tex
 
 
 def initial_state(algorithm: Algorithm, rule: str) -> State:
-    """Return the first state of the rule named `rule`. Raises RunError as `check_state` does."""
+    """Return the first state of the rule named `rule`. Raises RunError as `checked_state` does."""
     where = f"rule {rule!r}, init"
     with plugins.contained(where):
         state: Any = algorithm.init()
