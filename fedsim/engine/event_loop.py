@@ -50,9 +50,8 @@ class EventLoop:
         if not run_state.begun:
             with plugins.contained("a selector's start"):
                 selector_state = plan.selector.start()
-            run_state.selector_state = checked_state(
-                selector_state, "a selector's start must return a state that is a dict"
-            )
+            expected = "a selector's start must return a state that is a dict"
+            run_state.selector_state = checked_state(selector_state, expected)
         self.dispatcher = Dispatcher(world, plan, trainer, run_state, self.clock)
         self.evaluator = Evaluator(plan, trainer, records, run_state, self.clock)
         self._begun: deque[tuple[int, int, int]] = deque(maxlen=2)
