@@ -328,13 +328,13 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     A table that names another plug-in replaces the whole table; one that names another scenario replaces its options,
     and one that names another preset of pacing the keys that only the former one needs.
     """
-    result = with_scenario(base, changes.get("scenario", base.get("scenario")))
-    for key, value in changes.items():
-        below: Any = result.get(key)
+    result = dict(base)
+    for table, value in changes.items():
+        below: Any = result.get(table)
         are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
-        if are_tables and key == "pacing" and "preset" in value:
-            below = with_preset(below, value["preset"])
-        result[key] = merged(below, value) if are_tables and _same_plugin(key, below, value) else value
+        for name in _KEPT.keys() & {f"{table}.{key}" for key in value} if are_tables else ():
+            below = _KEPT[name](below, value[name.partition(".")[2]])
+        result[table] = merged(below, value) if are_tables and _same_plugin(table, below, value) else value
     return result
 
 

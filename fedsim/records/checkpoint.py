@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from fedsim.common.errors import CheckpointError, RunError
 from fedsim.common.files import from_json, remove_folder, sha256, space, sync_folder
 from fedsim.records.file_names import CONFIG
-from fedsim.server.rule_check import SAVED
+from fedsim.server.rule_check import SAVED, unsaved
 
 FORMAT = 6
 FOLDER = "checkpoints"
@@ -112,6 +112,8 @@ def remove_after(run: Path, *, step: int, jobs: int) -> None:
 
 
 def _write_files(folder: Path, state: State, owner: str) -> None:
+    if fault := next(unsaved(state), ""):
+        raise RunError(f"a checkpoint holds {SAVED}; found {fault}")
     arrays: dict[str, torch.Tensor] = {}
     body = json.dumps(_plain(state, "", arrays))
     files: dict[str, str] = {}
@@ -188,27 +190,20 @@ def _head(path: Path) -> Mapping[str, Any]:
 
 
 def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:
-    """Return a value as JSON data, and put its arrays into `arrays` under their paths.
-
-    Raises RunError for values that `read` could not restore, which the states of plug-ins may contain.
-    """
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+    """Return a value as JSON data, and put its arrays into `arrays` under their paths."""
+    if isinstance(value, dict):
         return {key: _plain(entry, f"{name}/{key}", arrays) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry, f"{name}/{i}", arrays) for i, entry in enumerate(value)]
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+    if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    if isinstance(value, np.ndarray):
         arrays[name] = torch.from_numpy(np.array(value, order="C"))  # a copy, since arrays may be read-only
         return {_ARRAY: name, "numpy": True}
     if isinstance(value, torch.Tensor):
         arrays[name] = value
         return {_ARRAY: name, "numpy": False}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    array = isinstance(value, np.ndarray)
-    fault = f"an array of {value.dtype}" if array else f"{type(value).__name__} {value!r:.60}"
-    raise RunError(f"{name.removeprefix('/')}: a checkpoint holds {SAVED}; found {fault}")
+    return value
 
 
 def _restored(value: Any, arrays: dict[str, torch.Tensor]) -> Any:

@@ -55,25 +55,25 @@ def checked_state(state: object, expected: str) -> State:
     """
     if not isinstance(state, dict):
         raise RunError(f"{expected}, found {described(state)}")
-    if fault := next(_unsaved(state, ""), ""):
+    if fault := next(unsaved(state), ""):
         per_client = "; keep a value for each client in an array [K]" if "with the key" in fault else ""
         raise RunError(f"{expected} of {SAVED}, found {fault}{per_client}")
     return state
 
 
-def _unsaved(value: object, name: str) -> Iterator[str]:
-    """Yield what a checkpoint cannot hold of a value, with its place in the state."""
+def unsaved(value: object, name: str = "") -> Iterator[str]:
+    """Yield what a checkpoint cannot hold of a value, with its place in the state, such as `['seen'][1]`."""
     if isinstance(value, dict):
         for key, each in value.items():
             if isinstance(key, str):
-                yield from _unsaved(each, f"{name}[{key!r}]")
+                yield from unsaved(each, f"{name}[{key!r}]")
             else:
                 yield f"a dictionary with the key {key!r:.60}{f' in {name}' if name else ''}"
     elif isinstance(value, list | tuple):
         for i, each in enumerate(value):
-            yield from _unsaved(each, f"{name}[{i}]")
+            yield from unsaved(each, f"{name}[{i}]")
     elif isinstance(value, np.ndarray | np.generic):
-        if value.dtype.kind not in "biuf":
+        if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8 or not value.dtype.isnative:
             yield f"an array of {value.dtype} in {name}"
     elif not isinstance(value, bool | int | float | str | torch.Tensor | None):
         yield f"{described(value)} in {name}"
