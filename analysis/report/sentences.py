@@ -33,7 +33,7 @@ class Claims:
 
 
 def told(contrasts: Sequence[Contrast], claims: Claims) -> str:
-    """Return the clauses about differences, one for each verdict that occurs."""
+    """Return the clauses about differences, one for each verdict that occurs; of many it names the largest."""
     clauses: Mapping[Verdict, str] = {
         "better": claims.better,
         "worse": claims.worse,
@@ -43,6 +43,8 @@ def told(contrasts: Sequence[Contrast], claims: Claims) -> str:
     parts: list[str] = []
     for verdict, clause in clauses.items():
         chosen = [each for each in contrasts if each.verdict == verdict]
+        if len(chosen) > _NAMED:
+            chosen.sort(key=lambda each: abs(each.mean), reverse=True)
         if chosen:
             these = listed([f"{each.name} ({difference(each, claims)})" for each in chosen])
             base = f"{claims.base} ({claims.level})" if claims.level and not parts else claims.base

@@ -179,7 +179,7 @@ def option_hint(key: str, known: Iterable[str], others: Iterable[str] = ()) -> s
     if "share" in others and _snake(key) in _SHARES:
         return ": here it is share, such as 0.2"
     if (text := key_text(key)) and max((_alike(key, option) for option in options), default=0.0) < _NEAR:
-        return f": {text}"
+        return f": {text}" + (f"; known: {', '.join(sorted(known))}" if known else "")
     return closest(key, known, others)
 
 

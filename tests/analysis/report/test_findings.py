@@ -349,6 +349,13 @@ def test_a_study_with_many_seeds_tells_both_signs(tmp_path: Path) -> None:
     assert "one seed" not in texts["doubts"]
 
 
+def test_the_largest_of_many_differences_are_named(tmp_path: Path) -> None:
+    shift = {"a": 0.02, "b": -0.01, "c": 0.05, "d": 0.03, "e": 0.04}
+    text = told(study_of(tmp_path / "s", shift, 12))["accuracy"]
+    names = r"c \(\S+ points .*\), e \(\S+ points .*\), d \(\S+ points .*\) and 1 more"
+    assert re.match(rf"In mean accuracy, {names} are better than base \(.*; b \(", text)
+
+
 @pytest.mark.parametrize(
     ("seeds", "claim", "why"),
     [

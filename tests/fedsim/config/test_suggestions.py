@@ -100,6 +100,10 @@ MISTAKES = {
     ),
     "local epochs": ({"train": {"local_epochs": 5}}, "here it is train.epochs"),
     "an optimiser": ({"train": {"optimizer": "adam"}}, "clients train by SGD: train.lr"),
+    "an optimiser, in the server's": (
+        {"algorithm": {"name": "fedavg", "wrap": [{"name": "server_opt", "optimizer": "adam"}]}},
+        'is [[algorithm.wrap]] with name = "server_opt"; known: betas, kind, lr, tau',
+    ),
     "Dirichlet's alpha": ({"task": RAW["task"] | {"dirichlet_alpha": 0.1}}, "here it is partition.alpha"),
     "loss by chance": ({"dropout_rate": 0.1}, "here it is dropout.chance"),
     "several seeds": ({"seeds": [1, 2]}, "--seeds 5"),
