@@ -6,9 +6,10 @@ from .export.tensorboard import TensorBoardWriter, export_tensorboard
 from .export.wandb import WandbWriter, export_wandb, require_wandb
 from .opening.evaluation import Evaluation
 from .opening.joining import join_studies
+from .opening.points import POINTS
 from .opening.results import last_evaluations
 from .opening.run import Run, open_all, open_run
-from .opening.study import POINTS, Cell, Study
+from .opening.study import Cell, Study
 from .opening.study_file import is_study, open_study
 from .plots.availability import availability_picture
 from .plots.fit import fit_picture

@@ -1,19 +1,51 @@
-"""Which evaluations of runs are compared: those after equal steps, time or bytes, and on the same clients."""
+"""Which evaluations of runs are compared: those after equal or given steps, time or bytes, and on the same clients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsim.analysis.opening.evaluation import Evaluation, on_common_clients
+from fedsim.config.study import compare
+from fedsim.config.study.compare import parse_point
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Point = str
+"""Where runs are compared: one of `POINTS`, or with a number, such as `steps=500`, `time=6h` or `bytes=1GB`."""
+POINTS = compare.POINTS
+COLUMN_OF = {"steps": "step", "time": "time_us", "bytes": "bytes"}
+"""By point, the column that says how far a run had come."""
+_PLACES = {
+    "end": "at the end of each run",
+    "steps": "after equal steps",
+    "time": "after equal virtual time",
+    "bytes": "after equal bytes moved",
+}
+_AFTER = {"steps": "after {} steps", "time": "after {} of virtual time", "bytes": "after {} moved"}
 _ENOUGH = 0.5
 """An exactly shared point is used if it lies beyond this share of the range that all runs reached."""
+
+
+def kind_of(at: Point) -> str:
+    """Return the one of `POINTS` that a point belongs to, such as `steps` for `steps=500`."""
+    return parse_point(at)[0]
+
+
+def place_of(at: Point) -> str:
+    """Return a point in words, such as `at the end of each run`, `after equal steps` or `after 500 steps`."""
+    kind, _, amount = at.partition("=")
+    return _AFTER[kind].format(amount) if amount else _PLACES[kind]
+
+
+def in_order(points: Iterable[Point]) -> list[Point]:
+    """Return points, each once, in the order of `POINTS`, those with a number behind those without and by size."""
+    places = {at: parse_point(at) for at in points}
+    return sorted(places, key=lambda at: (POINTS.index(places[at][0]), places[at][1] or 0))
 
 
 def same_point(numbers: Sequence[pd.DataFrame], column: str, past_us: int) -> list[int]:
@@ -29,6 +61,15 @@ def same_point(numbers: Sequence[pd.DataFrame], column: str, past_us: int) -> li
     best = max((v for v in shared if v <= reach), default=-1)
     limit = best if best >= _ENOUGH * reach else reach
     return [max(int(np.searchsorted(v, limit, side="right")) - 1, 0) for v in values]
+
+
+def last_up_to(values: Sequence[int], amount: int) -> int:
+    """Return the index of the last of rising `values`, one of each evaluation of a run, that is at most `amount`.
+
+    Returns -1 if the first one lies beyond, or the last one before: the run did not come as far.
+    """
+    reached = len(values) > 0 and values[-1] >= amount
+    return bisect_right(values, amount) - 1 if reached else -1
 
 
 def same_clients(

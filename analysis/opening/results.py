@@ -1,30 +1,45 @@
-"""The last evaluations of a run, as a study keeps them in `results.csv`, and back."""
+"""Evaluations of a run, as a study keeps them in `results.csv`, and back."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from itertools import product
 
 import numpy as np
 
 from fedsim.analysis.opening.evaluation import Evaluation
+from fedsim.analysis.opening.points import COLUMN_OF, Point, last_up_to
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.arrays import Ints
+from fedsim.config.study.compare import parse_point
 from fedsim.records.study_results import LastEvaluation
 
 
 @arguments.checked
-def last_evaluations(run: Run, cell: str, last: int = 1) -> list[LastEvaluation]:
-    """Return the `last` evaluations of a finished run on each split that it recorded, by virtual time.
+def last_evaluations(
+    run: Run, cell: str, last: int = 1, points: Iterable[Point] = ("end",)
+) -> list[LastEvaluation]:
+    """Return the `last` evaluations of a finished run up to each point, on each split that it recorded.
 
-    The split of the run's configuration comes first. A run with fewer evaluations has them all.
+    They come by point, then by split, that of the run's configuration first, then by virtual time. A run with fewer
+    evaluations has them all; one that does not reach a point has none there. Points are `end` and those with a number.
     """
-    chosen = [e for split in run.recorded_splits for e in run.evaluations(split)[-last:]]
-    moved = bytes_by(run, np.array([e.time_us for e in chosen], dtype=np.int64))
-    return [_stored(run, cell, e, int(b)) for e, b in zip(chosen, moved, strict=True)]
+    found: list[LastEvaluation] = []
+    for at, split in product(points, run.recorded_splits):
+        evaluations = run.evaluations(split)
+        moved = bytes_by(run, np.array([e.time_us for e in evaluations], dtype=np.int64))
+        each = [_stored(run, cell, e, int(b), at) for e, b in zip(evaluations, moved, strict=True)]
+        kind, amount = parse_point(at)
+        reached = len(each) - 1
+        if amount is not None:
+            reached = last_up_to([getattr(e, COLUMN_OF[kind]) for e in each], amount)
+        found += each[: reached + 1][-last:]
+    return found
 
 
-def _stored(run: Run, cell: str, evaluation: Evaluation, moved: int) -> LastEvaluation:
+def _stored(run: Run, cell: str, evaluation: Evaluation, moved: int, at: Point) -> LastEvaluation:
     client = evaluation.client
     samples, correct = (np.zeros(int(client.max(initial=-1)) + 1, dtype=np.int64) for _ in range(2))
     samples[client], correct[client] = evaluation.n, evaluation.correct
@@ -38,6 +53,7 @@ def _stored(run: Run, cell: str, evaluation: Evaluation, moved: int) -> LastEval
         bytes=moved,
         n=" ".join(map(str, samples.tolist())),
         correct=" ".join("nan" if i in unknown else str(value) for i, value in enumerate(correct.tolist())),
+        at=at,
     )
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from fedsim.analysis.opening.evaluation import Evaluation, latest
-from fedsim.analysis.opening.points import same_clients, same_point
+from fedsim.analysis.opening.points import COLUMN_OF, Point, last_up_to, same_clients, same_point
 from fedsim.analysis.opening.results import bytes_by, evaluation_of
 from fedsim.analysis.opening.run import Run, open_run, shared_us
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
+from fedsim.common.units import show_bytes, show_us
+from fedsim.config.study.compare import parse_point
 from fedsim.config.study.published import PublishedSection
 from fedsim.config.study.tune import TuneSection
 from fedsim.records.study_results import RESULTS, LastEvaluation
@@ -24,13 +26,10 @@ from fedsim.records.study_results import RESULTS, LastEvaluation
 if TYPE_CHECKING:
     import pandas as pd
 
-Point = Literal["end", "steps", "time", "bytes"]
-POINTS: tuple[Point, ...] = get_args(Point)
-"""Points at which runs are compared: their ends, or equal numbers of steps, virtual time or bytes moved."""
 Test = Literal["rank", "t"]
 """Tests that may decide: Wilcoxon's exact signed-rank test, or Student's t test of pairs."""
-COLUMN_OF = {"steps": "step", "time": "time_us", "bytes": "bytes"}
-"""By point, the column that says how far a run had come."""
+_AMOUNT = {"steps": "step {:,}".format, "time": show_us, "bytes": show_bytes}
+"""By point, how messages tell where an evaluation is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,8 @@ class Cell:
     """`done`, `running`, `failed`, `interrupted` or `pending`."""
     error: str | None = None
     results: tuple[LastEvaluation, ...] = ()
-    """The last evaluations on each split, from `results.csv`, for a cell whose run folder is missing."""
+    """The evaluations on each split, from `results.csv`, for a cell whose run folder is missing: the last ones at the
+    end, and at the points that its study names."""
 
     @property
     def name(self) -> str:
@@ -124,15 +124,21 @@ class Study:
             try:
                 self._runs[cell.folder] = open_run(cell.folder)
             except FolderError as error:
-                kept = len(_of_split(cell, None)) if cell.results else 0
-                which = "its last evaluation" if kept == 1 else f"its last {kept} evaluations"
-                what = (
-                    f"{self.folder / RESULTS} has {which} alone, for fedsim compare --at end; to run it again, remove "
-                    "its lines there and repeat the study"
-                )
-                again = what if cell.results else "fedsim study repeats cells whose folder is missing"
-                raise FolderError(f"{error}; {again}") from error
+                raise FolderError(f"{error}; {self._again(cell)}") from error
         return self._runs[cell.folder]
+
+    def _again(self, cell: Cell) -> str:
+        """Return what is left of a cell whose folder is missing, and how to run it again, in words."""
+        if not cell.results:
+            return "fedsim study repeats cells whose folder is missing"
+        points = [result.at for result in _of_split(cell, None)]
+        kept = points.count("end")
+        which = "its last evaluation" if kept == 1 else f"its last {kept} evaluations"
+        places = " or ".join(dict.fromkeys(points))
+        return (
+            f"{self.folder / RESULTS} has {which} alone, for fedsim compare --at {places}; to run it again, remove its "
+            "lines there and repeat the study"
+        )
 
     @arguments.checked
     def afresh(self, cell: Cell) -> Run:
@@ -160,12 +166,12 @@ class Study:
             raise ConfigError(f"test: expected rank or t, found {study.test!r}")
         return study
 
-    def require_point(self, at: str) -> None:
-        """Raise ConfigError if `at` is none of `POINTS`."""
-        if at not in POINTS:
-            raise ConfigError(
-                f"{self.folder}: there is no point {at!r} to compare runs at{closest(at, POINTS)}"
-            )
+    def require_point(self, at: str) -> tuple[str, int | None]:
+        """Return what `parse_point` reads in `at`; raises ConfigError if it is no point."""
+        try:
+            return parse_point(at)
+        except ValueError as error:
+            raise ConfigError(f"{self.folder}: at: {error}") from error
 
     @arguments.checked
     def axis(self, name: str | None = None) -> str:
@@ -207,11 +213,12 @@ class Study:
         (evaluated). `end` takes each run's last evaluation. The other points compare cells with equal seeds and equal
         levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
         was evaluated exactly, if it lies in the second half of the range that all reached, and not in the past that
-        forks share; else the end of that range, where each cell counts with its last evaluation up to there. Metrics
+        forks share; else the end of that range, where each cell counts with its last evaluation up to there. A point
+        with a number, such as `time=6h`, takes each cell's last evaluation up to there, and all must reach it. Metrics
         are means over the `last` evaluations up to the point, the other columns those of the last one. If evaluations
         of cells that are compared have different clients, as with `clients` in `[evaluate]`, those count that all of
-        them have. Raises FolderError for a run with too few evaluations or cells without a common client, ConfigError
-        for an unknown point or metric.
+        them have. Raises FolderError for a run that has too few evaluations or does not reach the point, and for cells
+        without a common client, ConfigError for an unknown point or metric.
         """
         import pandas as pd  # imported here: opening a study does not need it
 
@@ -234,20 +241,19 @@ class Study:
 
         These are the `last` ones up to the point, on the clients that count there; see `frame`.
         """
-        self.require_point(at)
+        kind, amount = self.require_point(at)
         split = split or self.split
         for cells in self._compared(axis):
-            if at != "end":
-                for cell in cells:
-                    self.run(cell)  # raises an error if its evaluations before the end are gone
-            numbers = [self.positions(cell, split) for cell in cells]
-            if at == "end":
+            numbers = [self.positions(cell, split, at) for cell in cells]
+            if kind == "end":
                 chosen = [len(n) - 1 for n in numbers]
+            elif amount is not None:
+                chosen = [self._reached(cell, n, at) for cell, n in zip(cells, numbers, strict=True)]
             else:
                 pairs = combinations(map(self.run, cells), 2)
                 past_us = max((shared_us(a, b, split) for a, b in pairs), default=-1)
-                chosen = same_point(numbers, COLUMN_OF[at], past_us)
-            windows = [self._window(cell, split, i) for cell, i in zip(cells, chosen, strict=True)]
+                chosen = same_point(numbers, COLUMN_OF[kind], past_us)
+            windows = [self._window(cell, split, i, at) for cell, i in zip(cells, chosen, strict=True)]
             ends = [self.evaluations(cell, split)[-1] for cell in cells]
             if (counted := same_clients(windows, ends)) is None:
                 names = " and ".join(str(cell.folder) for cell in cells)
@@ -265,22 +271,44 @@ class Study:
             for cell, _, window in group
         ]
 
-    def _window(self, cell: Cell, split: str | None, i: int) -> Sequence[Evaluation]:
+    def reaches(self, cell: Cell, at: Point) -> bool:
+        """Return whether a finished cell has an evaluation at a point with a number."""
+        if cell.results:
+            return any(result.at == at for result in _of_split(cell, self.split))
+        kind, amount = self.require_point(at)
+        return last_up_to(self.positions(cell)[COLUMN_OF[kind]].tolist(), amount or 0) >= 0
+
+    def _reached(self, cell: Cell, numbers: pd.DataFrame, at: Point) -> int:
+        """Return the index of a cell's last evaluation up to a point with a number. Raises FolderError without one."""
+        if cell.results:  # those kept for this point
+            return len(numbers) - 1
+        kind, amount = self.require_point(at)
+        values = numbers[COLUMN_OF[kind]].tolist()
+        index = last_up_to(values, amount or 0)
+        if index < 0:
+            first, last = (_AMOUNT[kind](values[i]) for i in (0, -1))
+            raise FolderError(
+                f"{cell.folder}: expected evaluations before and after {at}, found the first at {first} and the last "
+                f"at {last}"
+            )
+        return index
+
+    def _window(self, cell: Cell, split: str | None, i: int, at: Point) -> Sequence[Evaluation]:
         """Return the `last` evaluations of a cell up to the one at `i`."""
-        evaluations = self.evaluations(cell, split)[: i + 1]
+        evaluations = self.evaluations(cell, split, at)[: i + 1]
         if len(evaluations) < self.last:
             self.run(cell)  # raises an error if earlier evaluations are gone
         return latest(cell.folder, evaluations, self.last)
 
     @arguments.checked
-    def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
-        """Return the evaluations of a cell's run by virtual time, the last ones for a cell without a run folder.
+    def evaluations(self, cell: Cell, split: str | None = None, at: Point = "end") -> list[Evaluation]:
+        """Return the evaluations of a cell's run by virtual time; without a run folder, the last ones up to a point.
 
         The default of `split` is as for `frame`. Raises FolderError if there are none.
         """
         split = split or self.split
         if cell.results:
-            return [evaluation_of(result) for result in _of_split(cell, split)]
+            return [evaluation_of(result) for result in self._kept(cell, split, at)]
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._evaluations:
             run = self.afresh(cell)
@@ -292,13 +320,20 @@ class Study:
         """Return the sort key of a row: its levels in the order of the file, then its seed."""
         return (*(levels.index(row[axis]) for axis, levels in self.axes.items()), row["seed"])
 
-    def positions(self, cell: Cell, split: str | None = None) -> pd.DataFrame:
-        """Return how far a cell's run had come at each evaluation: step, time_us, bytes."""
+    def _kept(self, cell: Cell, split: str | None, at: Point) -> list[LastEvaluation]:
+        """Return the results of a cell without a run folder, on a split and up to a point. Raises FolderError."""
+        results = [result for result in _of_split(cell, split) if result.at == at]
+        if not results:
+            raise FolderError(f"{cell.folder}: there is no such folder; {self._again(cell)}")
+        return results
+
+    def positions(self, cell: Cell, split: str | None = None, at: Point = "end") -> pd.DataFrame:
+        """Return how far a cell's run had come at each evaluation: step, time_us, bytes; see `evaluations`."""
         import pandas as pd
 
         split = split or self.split
         if cell.results:
-            results = _of_split(cell, split)
+            results = self._kept(cell, split, at)
             return pd.DataFrame({name: [getattr(r, name) for r in results] for name in COLUMN_OF.values()})
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._numbers:

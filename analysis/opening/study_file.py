@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fedsim.analysis.opening.study import Cell, Point, Study, Test
+from fedsim.analysis.opening.study import Cell, Study, Test
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json
 from fedsim.common.paths import as_path
 from fedsim.config.errors import validated
 from fedsim.config.section import Count
-from fedsim.config.study.compare import parse_target
+from fedsim.config.study.compare import Point, parse_target
 from fedsim.config.study.published import PublishedSection
 from fedsim.config.study.tune import TuneSection
 from fedsim.records.file_names import MANIFEST, STUDY

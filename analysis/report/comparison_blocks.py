@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsim.analysis.opening.points import place_of
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Block, Column, Heading, Table, Text, frame_table
 from fedsim.analysis.statistics.paired.differences import PairedDifference
 from fedsim.analysis.statistics.time_to_target import Unit
-from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
+from fedsim.analysis.tables.difference_tables import LEAST_P
 from fedsim.analysis.tables.headings import heading_of
 from fedsim.analysis.tables.target_tables import SPREAD, target_frames, target_notes, title_of
 from fedsim.common.errors import ConfigError, RunError
@@ -74,7 +75,7 @@ def difference_block(
         *(replace(number, heading=number.heading.format(test=first.test)) for number in _NUMBERS),
     )
     rows = tuple(_row(each, others) for each in differences)
-    return Table(name, f"{unit}, {what} {PLACES.get(first.at, first.at)}", columns, rows)
+    return Table(name, f"{unit}, {what} {place_of(first.at)}", columns, rows)
 
 
 def _row(each: PairedDifference, others: Sequence[str]) -> tuple[object, ...]:

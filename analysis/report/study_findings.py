@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedsim.analysis.opening.points import place_of
 from fedsim.analysis.opening.study import Cell, Study, Test
 from fedsim.analysis.report.document import Finding, Topic
 from fedsim.analysis.report.doubts import doubts, examine
@@ -25,7 +26,7 @@ from fedsim.analysis.statistics.contrasts import Contrast, by_seed
 from fedsim.analysis.statistics.paired.differences import Better, PairedDifference, differences_of
 from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
-from fedsim.analysis.tables.difference_tables import PLACES, averaged, by_axis, conditions, on_split
+from fedsim.analysis.tables.difference_tables import averaged, by_axis, conditions, on_split
 from fedsim.analysis.tables.headings import heading_of, heading_of_difference
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common.arrays import Floats
@@ -139,7 +140,7 @@ def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast],
     same_baseline = len({(each.where, each.seeds) for each in family}) == 1
     is_named = same_baseline and first.metric.endswith("_percent")
     level = float(first.baseline_values.mean()) if is_named else None
-    place = on_split(study.split) + ("" if first.at == "end" else f" {PLACES[first.at]}") + averaged(study)
+    place = on_split(study.split) + ("" if first.at == "end" else f" {place_of(first.at)}") + averaged(study)
     words = _WORDS.get(first.metric, f"in {heading}")
     clauses = told(contrasts, against(first.baseline, level, unit))
     return f"{words[:1].upper()}{words[1:]}{place}, {clauses}."

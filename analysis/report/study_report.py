@@ -14,8 +14,9 @@ from typing import Literal
 from urllib.parse import quote
 
 from fedsim.analysis.drawing.picture import Picture
+from fedsim.analysis.opening.points import Point, place_of
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.opening.study import Cell, Point, Study
+from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.study_curves import study_curves
 from fedsim.analysis.plots.variance_shares import variance_shares
@@ -44,7 +45,7 @@ from fedsim.analysis.statistics.audit import audited
 from fedsim.analysis.statistics.paired.differences import PairedDifference, differences
 from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.statistics.variance.study_components import factors_of, variance_components
-from fedsim.analysis.tables.difference_tables import PLACES, by_axis, conditions, interaction_of, notes
+from fedsim.analysis.tables.difference_tables import by_axis, conditions, interaction_of, notes
 from fedsim.analysis.tables.headings import heading_of
 from fedsim.analysis.tables.published_tables import note_on_rows, published_frames
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
@@ -228,7 +229,7 @@ def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         "note",
     )
     for at in points_of(study):
-        place = PLACES[at]
+        place = place_of(at)
         yield Heading(f"{place[:1].upper()}{place[1:]}{conditions(study, at)}", 3)
         yield from _differences_at(at, study, axis, metrics)
 
@@ -241,14 +242,15 @@ def _differences_at(at: Point, study: Study, axis: str, metrics: Sequence[str]) 
         except (ConfigError, RunError) as error:
             yield Text(f"{heading_of(metric)} not compared: {error}.")
     families = by_metric.items()
-    drawn = (_drawn(f"{at}-{metric}", each, study.axes[axis]) for metric, each in families)
+    names = {metric: f"{at}-{metric}".replace("=", "-").replace("_", "-") for metric in by_metric}
+    drawn = (_drawn(names[metric], each, study.axes[axis]) for metric, each in families)
     yield Gallery(tuple(chain.from_iterable(drawn)))
     if by_metric:
         yield Text(notes(list(chain.from_iterable(by_metric.values()))), "note")
     for metric, each in families:
-        yield difference_block(f"differences-{at}-{metric}".replace("_", "-"), each, study)
+        yield difference_block(f"differences-{names[metric]}", each, study)
         for found in by_axis(interactions(study, metric, at)):
-            name = f"interactions-{found[0].axis}-{at}-{metric}".replace("_", "-")
+            name = f"interactions-{found[0].axis}-{names[metric]}".replace("_", "-")
             yield difference_block(name, found, study, interaction_of(study, found))
 
 
@@ -258,7 +260,7 @@ def _drawn(name: str, differences: Sequence[PairedDifference], levels: Sequence[
     for part, start in enumerate(range(0, len(places), _PANELS)):
         chosen = [each for each in differences if each.where in places[start : start + _PANELS]]
         number = f"-{part + 1}" if len(places) > _PANELS else ""
-        figure = f"difference-{name}{number}".replace("_", "-")
+        figure = f"difference-{name}{number}"
         yield Figure(figure, partial(paired_differences, chosen, levels))
 
 
@@ -276,7 +278,7 @@ def _components(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         except (ConfigError, RunError) as error:
             yield Text(f"{heading_of(metric)} not divided: {error}.")
         else:
-            name = f"variance-{at}-{metric}".replace("_", "-")
+            name = f"variance-{at}-{metric}".replace("=", "-").replace("_", "-")
             figures.append(Figure(name, partial(variance_shares, found)))
     yield Gallery(tuple(figures))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
 
+from fedsim.analysis.opening.evaluation import Evaluation
+from fedsim.analysis.opening.points import Point
 from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.statistics.bootstrap import FEWEST, sample_std
 from fedsim.analysis.statistics.paired.differences import t_interval
@@ -34,6 +37,8 @@ class PublishedValue:
     published: float
     published_std: float | None
     """Standard deviation over the paper's runs, as printed."""
+    at: Point = "end"
+    """Where the study's runs count."""
     p_holm: float = math.nan
     """Two-sided p value of Welch's t test, corrected for all values of the table (Holm); NaN if it cannot be done."""
 
@@ -60,22 +65,36 @@ def published_values(study: Study) -> list[PublishedValue]:
     Raises FolderError if the study has no `[published]`.
     """
     published = published_of(study)
-    frame = frame_of(study, (column for row in published.rows for column in row.values))
     found = []
-    for row in published.rows:
-        for levels, part in combinations(study, frame):
-            if all(levels[axis] == level for axis, level in row.levels.items()):
+    for at in dict.fromkeys(row.at for row in published.rows):
+        rows = [row for row in published.rows if row.at == at]
+        cells = tuple(cell for cell in study.finished if any(_is_of(study, cell, row) for row in rows))
+        frame = frame_of(replace(study, cells=cells), (c for row in rows for c in row.values), at)
+        for row, (levels, part) in product(rows, list(combinations(study, frame))):
+            if _holds_for(levels, row):
                 found += list(_values(row, levels, part))
     corrected = holm([_welch(each, published) for each in found])
     return [replace(each, p_holm=float(p)) for each, p in zip(found, corrected, strict=True)]
 
 
+def _holds_for(levels: Mapping[str, str], row: PublishedRow) -> bool:
+    """Return whether a row is about a combination of levels."""
+    return row.levels.items() <= levels.items()
+
+
+def _is_of(study: Study, cell: Cell, row: PublishedRow) -> bool:
+    """Return whether a row is about a cell, which came as far."""
+    return _holds_for(cell.levels, row) and (row.at == "end" or study.reaches(cell, row.at))
+
+
 def rows_not_run(study: Study) -> list[dict[str, str]]:
-    """Return the levels of each published row for which no run is done. Raises FolderError as `published_values`."""
-    done = [cell.levels.items() for cell in study.finished]
-    return [
-        row.levels for row in published_of(study).rows if not any(row.levels.items() <= each for each in done)
-    ]
+    """Return the levels of each published row for which no run is done, or came as far, with the point if it has one.
+
+    Raises FolderError as `published_values` does.
+    """
+    rows = published_of(study).rows
+    missing = [row for row in rows if not any(_is_of(study, cell, row) for cell in study.finished)]
+    return [row.levels | ({} if row.at == "end" else {"at": row.at}) for row in missing]
 
 
 def published_of(study: Study) -> PublishedSection:
@@ -87,26 +106,24 @@ def published_of(study: Study) -> PublishedSection:
     return study.published
 
 
-def frame_of(study: Study, named: Iterable[str]) -> pd.DataFrame:
+def frame_of(study: Study, named: Iterable[str], at: Point = "end") -> pd.DataFrame:
     """Return a row per finished cell, with a column for each of the named metrics and clients of `[published]`."""
     columns = list(dict.fromkeys(named))
     clients = study.published.clients if study.published else {}
-    frame = study.frame([column for column in columns if column not in clients])
-    cells = {(*cell.levels.values(), cell.seed): cell for cell in study.finished}
+    frame = study.frame([column for column in columns if column not in clients], at)
+    groups = study.at_point(at) if clients.keys() & columns else ()
+    windows = {(*cell.levels.values(), cell.seed): window for group in groups for cell, _, window in group}
     for column in columns:
         if column in clients:
             frame[column] = [
-                _accuracy_percent(study, cells[key], clients[column])
+                _accuracy_percent(windows[key], clients[column])
                 for key in frame[[*study.axes, "seed"]].itertuples(index=False, name=None)
             ]
     return frame
 
 
-def _accuracy_percent(study: Study, cell: Cell, client: int) -> float:
-    accuracies = [
-        each.accuracy[(each.client == client) & (each.n > 0)]
-        for each in study.evaluations(cell)[-study.last :]
-    ]
+def _accuracy_percent(window: Sequence[Evaluation], client: int) -> float:
+    accuracies = [each.accuracy[(each.client == client) & (each.n > 0)] for each in window]
     return 100 * float(np.mean(accuracies)) if all(map(len, accuracies)) else math.nan
 
 
@@ -124,7 +141,9 @@ def combinations(
 
 def _values(row: PublishedRow, levels: dict[str, str], part: pd.DataFrame) -> Iterator[PublishedValue]:
     for column, (mean, std) in row.values.items():
-        yield PublishedValue(levels, column, part[column].dropna().to_numpy(dtype=np.float64), mean, std)
+        yield PublishedValue(
+            levels, column, part[column].dropna().to_numpy(dtype=np.float64), mean, std, row.at
+        )
 
 
 def _welch(value: PublishedValue, published: PublishedSection) -> float:

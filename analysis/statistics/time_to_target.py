@@ -12,7 +12,8 @@ from scipy import stats
 
 from fedsim import plugins
 from fedsim.analysis.opening.evaluation import latest, on_common_clients
-from fedsim.analysis.opening.study import COLUMN_OF, Cell, Study
+from fedsim.analysis.opening.points import COLUMN_OF
+from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.statistics.paired.differences import CONFIDENCE, comparisons, side_of
 from fedsim.analysis.statistics.paired.significance import holm, sign_test
 from fedsim.common import arguments

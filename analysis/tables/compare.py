@@ -10,8 +10,8 @@ from rich.table import Table
 
 from fedsim.analysis.opening.evaluation import Evaluation
 from fedsim.analysis.opening.joining import join_runs
+from fedsim.analysis.opening.points import POINTS, Point, kind_of, place_of
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.opening.study import POINTS, Point
 from fedsim.analysis.tables.closing import ACCURACIES, digits_of, fixed, with_status
 from fedsim.analysis.tables.difference_tables import gap_note
 from fedsim.common import arguments
@@ -47,7 +47,7 @@ class Comparison:
         """Relative difference between the points of the two runs in steps, time or bytes; 0 at the end."""
         if self.at == "end":
             return 0.0
-        first, second = (point[POINTS.index(self.at) - 1] for point in self.points)
+        first, second = (point[POINTS.index(kind_of(self.at)) - 1] for point in self.points)
         return abs(first - second) / max(first, second, 1)
 
     @property
@@ -121,7 +121,7 @@ class Comparison:
     def note(self) -> str:
         """Return point, split, number of clients and worlds of the comparison in words."""
         worlds = {True: "same world", False: "different worlds", None: "world of one run not kept"}
-        where = "last evaluation" if self.at == "end" else f"equal {self.at}"
+        where = "last evaluation" if self.at == "end" else place_of(self.at)
         return f"{where} on the {self.split} split, {len(self.client)} clients, {worlds[self.same_world]}"
 
     def __rich__(self) -> Table:
@@ -130,7 +130,7 @@ class Comparison:
 
 @arguments.checked
 def compare(first: Run, second: Run, split: str | None = None, at: Point = "end") -> Comparison:
-    """Pair the clients of two runs at their last evaluations, or after equal steps, time or bytes (see `Study.frame`).
+    """Pair the clients of two runs at their last evaluations, or at another point (see `Study.frame`).
 
     `split` is by default that of the first run. Raises FolderError if a run was not evaluated on it, or the runs have
     different data seeds, different clients or different numbers of samples, which a paired difference cannot compare.
@@ -205,7 +205,7 @@ _EQUAL_NOTE = (
 
 
 def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation, at: Point) -> None:
-    after = "" if at == "end" else f", after equal {at}"
+    after = "" if at == "end" else f", {place_of(at)}"
     where = (
         f"{first.folder} and {second.folder} cannot be compared client by client on split {a.split!r}{after}"
     )

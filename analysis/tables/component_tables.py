@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
+from fedsim.analysis.opening.points import place_of
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.variance.study_components import VarianceComponents, variance_components
 from fedsim.analysis.tables.closing import fixed
-from fedsim.analysis.tables.difference_tables import PLACES, conditions, plain
+from fedsim.analysis.tables.difference_tables import conditions, plain
 from fedsim.analysis.tables.study_tables import metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.terminal import ruled_table, shown
@@ -40,7 +41,7 @@ def component_tables(study: Study) -> list[Table]:
 
 def _table(study: Study, found: Sequence[VarianceComponents]) -> Table:
     first = found[0]
-    place = f"{PLACES[first.at]}{conditions(study, first.at)}"
+    place = f"{place_of(first.at)}{conditions(study, first.at)}"
     table = ruled_table(f"variance components of {first.metric.replace('_', ' ')}, {place}", padding=1)
     for number, heading in enumerate(_HEADINGS):
         table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
 
-from fedsim.analysis.opening.study import Point, Study
+from fedsim.analysis.opening.points import Point, place_of
+from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired.differences import PairedDifference
 from fedsim.analysis.statistics.paired.significance import ALPHA, NAME_OF, smallest_p
@@ -17,12 +18,6 @@ from fedsim.common.terminal import ruled_table, shown
 if TYPE_CHECKING:
     import pandas as pd
 
-PLACES: dict[str, str] = {
-    "end": "at the end of each run",
-    "steps": "after equal steps",
-    "time": "after equal virtual time",
-    "bytes": "after equal bytes moved",
-}
 LEAST_P = 0.001
 """Smaller p values are written as `<0.001`, since three decimals would show 0."""
 _HEADINGS = (
@@ -84,7 +79,7 @@ def difference_table(
     """
     first = differences[0]
     what = what or f"{first.axis}: difference from {first.baseline}"
-    place = f"{PLACES.get(first.at, first.at)}{where}"
+    place = f"{place_of(first.at)}{where}"
     table = ruled_table(f"{what}, {place}", notes(differences))
     for i, heading in enumerate(_HEADINGS):
         side: Literal["left", "right"] = "left" if i < 2 else "right"

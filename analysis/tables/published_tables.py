@@ -55,22 +55,24 @@ def _value_row(value: PublishedValue) -> dict[str, object]:
     low, high = value.interval or (math.nan, math.nan)
     numbers = {"n": len(value.values), "mean": value.mean, "low": low, "high": high}
     theirs = {"published": value.published, "published_std": value.published_std, "p_holm": value.p_holm}
-    return {"metric": value.column, **value.levels, **numbers, **theirs}
+    return {"metric": value.column, "at": value.at, **value.levels, **numbers, **theirs}
 
 
 def _value_table(study: Study, values: Sequence[PublishedValue]) -> Table:
     caption = " ".join(filter(None, [_value_notes(values), note_on_rows(study)]))
     table = ruled_table(_beside(study), caption)
     columns = list(dict.fromkeys(value.column for value in values))
-    for heading in (*study.axes, *columns):
+    at = ["at"] if any(value.at != "end" for value in values) else []
+    for heading in (*study.axes, *at, *columns):
         table.add_column(
             shown(heading.replace("_", " ")),
-            justify="left" if heading in study.axes else "right",
+            justify="right" if heading in columns else "left",
             overflow="fold",
         )
     rows: dict[tuple[str, ...], dict[str, PublishedValue]] = {}
     for value in values:
-        rows.setdefault(tuple(value.levels.values()), {})[value.column] = value
+        levels = *value.levels.values(), *(value.at for _ in at)
+        rows.setdefault(levels, {})[value.column] = value
     for between in (" ", "\n"):  # beside the mean or, if that is too wide for the terminal, below it
         body = [
             [*levels, *(_value_cell(by_column[c], between) if c in by_column else "" for c in columns)]

@@ -11,14 +11,14 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.analysis.opening.study import POINTS, Point, Study
+from fedsim.analysis.opening.points import Point, in_order, place_of
+from fedsim.analysis.opening.study import Study
 from fedsim.analysis.opening.study_file import open_study
 from fedsim.analysis.statistics.bootstrap import spread_of
 from fedsim.analysis.statistics.paired.differences import PairedDifference, differences_of, has_pairs
 from fedsim.analysis.statistics.paired.interaction import interactions_of
 from fedsim.analysis.tables.closing import ACCURACIES
 from fedsim.analysis.tables.difference_tables import (
-    PLACES,
     by_axis,
     conditions,
     difference_frame,
@@ -109,9 +109,8 @@ def metrics_of(study: Study) -> list[str]:
 
 
 def points_of(study: Study) -> list[Point]:
-    """Return the points at which a study compares its runs, in the order of `POINTS`; by default the end."""
-    wanted = study.compare.get("at") or ["end"]
-    return [point for point in POINTS if point in wanted]
+    """Return the points at which a study compares its runs, as `in_order` does; by default the end."""
+    return in_order(study.compare.get("at") or ["end"])
 
 
 def level_frame(study: Study, at: Point = "end", metrics: Sequence[str] | None = None) -> pd.DataFrame:
@@ -154,7 +153,7 @@ def _interactions(study: Study, at: Point) -> Iterator[PairedDifference]:
 def _level_table(study: Study, at: Point, where: str) -> Table:
     """Return means and standard deviations over seeds, a column per metric."""
     frame = level_frame(study, at)
-    place = f"{PLACES[at]}{where}"
+    place = f"{place_of(at)}{where}"
     caption = (
         "Below them 95 % bootstrap intervals of the mean; each client counts once unless a name says samples."
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from fedsim.analysis.opening.study import COLUMN_OF, Study
+from fedsim.analysis.opening.points import COLUMN_OF
+from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.paired.significance import ALPHA, smallest_p
 from fedsim.analysis.statistics.time_to_target import (
     SpeedUp,

@@ -45,7 +45,11 @@ class Questions:
     ] = None
     at: Annotated[
         list[str] | None,
-        Option(metavar="POINT", help="Studies: compare at end, steps, time or bytes; may be repeated."),
+        Option(
+            metavar="POINT",
+            help="Studies: compare at end, at equal steps, time or bytes, or at steps=500, time=6h or bytes=1GB; may "
+            "be repeated.",
+        ),
     ] = None
     last: Annotated[
         int | None,
@@ -171,7 +175,8 @@ def _require_finished(study: analysis.Study) -> None:
 def _to_target(study: analysis.Study, target: str, what: Questions) -> Iterable[Table]:
     from fedsim.config.study.compare import parse_target
 
-    if what.metrics or what.by or what.test or what.components or "end" in (what.at or ()):
+    units = set(what.at or ()) <= {"steps", "time", "bytes"}
+    if what.metrics or what.by or what.test or what.components or not units:
         raise ConfigError(
             "--target: it names the metric, and takes --axis, --baseline, --split, --last and --at steps, time or bytes"
         )

@@ -31,6 +31,8 @@ class LastEvaluation:
     """Samples of the clients 0, 1, ..., separated by spaces."""
     correct: str
     """Correctly classified samples of the same clients; `nan` where the model's outputs were not finite."""
+    at: str = "end"
+    """The point of comparison up to which it is one of the last evaluations, such as `end` or `steps=500`."""
 
     def counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return `n` and `correct` [K] as numbers. Raises ValueError."""
@@ -43,11 +45,15 @@ class LastEvaluation:
 
 
 _COLUMNS = tuple(field.name for field in fields(LastEvaluation))
+_AT_THE_END = _COLUMNS[:-1]
+"""The columns of a file whose evaluations are all those at the end."""
 
 
 def write_results(folder: Path, results: Iterable[LastEvaluation]) -> None:
     """Write `results.csv` in a study's folder."""
-    lines = [",".join(_COLUMNS), *(",".join(map(str, astuple(result))) for result in results)]
+    kept = list(results)
+    columns = _AT_THE_END if all(result.at == "end" for result in kept) else _COLUMNS
+    lines = [",".join(columns), *(",".join(map(str, astuple(result)[: len(columns)])) for result in kept)]
     write_text(folder / RESULTS, "\n".join(lines) + "\n")
 
 
@@ -71,15 +77,16 @@ def read_results(folder: Path) -> dict[str, list[LastEvaluation]]:
 
 def _parsed(file: Path, text: str) -> Iterator[LastEvaluation]:
     heading, *lines = text.splitlines() or [""]
-    if heading != ",".join(_COLUMNS):
+    columns = next((some for some in (_AT_THE_END, _COLUMNS) if heading == ",".join(some)), None)
+    if columns is None:
         raise FolderError(f"{file}: expected the columns {','.join(_COLUMNS)}, found {heading or 'none'}")
     for number, line in enumerate(lines, start=2):
         try:
             values = line.split(",")
-            if len(values) != len(_COLUMNS):
-                raise ValueError(f"expected {len(_COLUMNS)} values, found {len(values)}")
-            cell, digest, split, step, time_us, moved, n, correct = values
-            result = LastEvaluation(cell, digest, split, int(step), int(time_us), int(moved), n, correct)
+            if len(values) != len(columns):
+                raise ValueError(f"expected {len(columns)} values, found {len(values)}")
+            cell, digest, split, step, time_us, moved, n, correct, *at = values
+            result = LastEvaluation(cell, digest, split, int(step), int(time_us), int(moved), n, correct, *at)
             result.counts()
         except ValueError as error:
             raise FolderError(f"{file}: line {number}: {error}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -25,6 +25,7 @@ from fedsim.common.errors import ConfigError, Error, FolderError
 from fedsim.common.files import from_json, make_directory, write_json, write_text
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
+from fedsim.config.study.compare import kept_points
 from fedsim.config.study.study import StudyConfig
 from fedsim.config.world import WorldConfig
 from fedsim.records.existing_run import (
@@ -189,15 +190,22 @@ class StudyFolder:
         if state.status != "done":
             self._results.pop(cell.folder, None)
         elif folder.exists() and not self._has_entered(cell, state):
-            run, last = analysis.open_run(folder), self._last
-            self._results[cell.folder] = analysis.last_evaluations(run, cell.folder, last)
+            run = analysis.open_run(folder)
+            self._results[cell.folder] = analysis.last_evaluations(run, cell.folder, self._last, self._points)
 
     def _has_entered(self, cell: Cell, state: State) -> bool:
-        """Return whether the results have as many evaluations of a cell as `[compare]` averages."""
+        """Return whether the results have as many evaluations of a cell as `[compare]` averages, at each point."""
         results = self._results.get(cell.folder)
         if not results or results[0].digest != state.digest:
             return False
-        return sum(result.split == results[0].split for result in results) >= self._last
+        found = Counter(result.at for result in results if result.split == results[0].split)
+        return all(found[at] >= self._last for at in self._points)
+
+    @property
+    def _points(self) -> list[str]:
+        compare, published = self.study.compare, self.study.published
+        rows = () if published is None else published.rows
+        return kept_points([*(() if compare is None else compare.at), *(row.at for row in rows)])
 
     @property
     def _last(self) -> int:

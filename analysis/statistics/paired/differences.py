@@ -10,7 +10,8 @@ import numpy as np
 from scipy import stats
 
 from fedsim import plugins
-from fedsim.analysis.opening.study import COLUMN_OF, Cell, Point, Study, Test
+from fedsim.analysis.opening.points import COLUMN_OF, Point, kind_of
+from fedsim.analysis.opening.study import Cell, Study, Test
 from fedsim.analysis.statistics.bootstrap import interval, mean_of, sample_std
 from fedsim.analysis.statistics.paired.pairing import pairing_factor
 from fedsim.analysis.statistics.paired.power import detectable_effect, seeds_needed
@@ -259,7 +260,7 @@ def _difference(
         values=values,
         pairing_factor=factor,
         pairing_interval=factor_interval,
-        point_gap=_gap(a, b, COLUMN_OF.get(labels["at"])),
+        point_gap=_gap(a, b, COLUMN_OF.get(kind_of(labels["at"]))),
         **_tested(values, test, size),
     )
 

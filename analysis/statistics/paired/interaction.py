@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsim.analysis.opening.study import Point, Study
+from fedsim.analysis.opening.points import Point
+from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.paired.differences import PairedDifference, corrected, differences_of
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError

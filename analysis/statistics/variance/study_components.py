@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsim.analysis.opening.study import Point, Study
+from fedsim.analysis.opening.points import Point
+from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.variance.anova import Component, components
 from fedsim.common import arguments
 from fedsim.common.arrays import Floats

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
+from fedsim.common.errors import closest
+from fedsim.common.units import duration_us, size_bytes
 from fedsim.config.section import Count, Section, installed
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
 
+POINTS = ("end", "steps", "time", "bytes")
+"""Points at which runs are compared: their ends, or equal numbers of steps, virtual time or bytes moved."""
 _GROUPS_OF_UNSEEN = ("label", "labels", "n")
 """Columns that divide clients which never train, and so have no jobs and no part in the world."""
 
@@ -40,6 +44,47 @@ def parse_target(text: str) -> tuple[str, float]:
     return metric.strip(), value
 
 
+def parse_point(text: str) -> tuple[str, int | None]:
+    """Return the one of `POINTS` that a text names, and the number of steps, microseconds or bytes behind it, if any.
+
+    Texts are `steps` or, with a number, `steps=500`, `time=6h` and `bytes=1GB`. Raises ValueError.
+    """
+    name, sign, amount = text.partition("=")
+    if name not in POINTS:
+        raise ValueError(f"there is no point {name!r} to compare runs at{closest(name, POINTS)}")
+    if not sign:
+        return name, None
+    if name == "end":
+        raise ValueError(f"expected end without a number, found {text!r}")
+    number = _AMOUNTS[name](amount)
+    if number < 1:
+        raise ValueError(f"expected a point above 0, found {text!r}")
+    return name, number
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"expected a whole number of steps, such as steps=500, found {text!r}")
+    return int(text)
+
+
+_AMOUNTS: dict[str, Callable[[str], int]] = {"steps": _steps, "time": duration_us, "bytes": size_bytes}
+
+
+def _point(text: str) -> str:
+    parse_point(text)
+    return text
+
+
+Point = Annotated[str, AfterValidator(_point)]
+"""Where runs are compared, as `parse_point` reads it."""
+
+
+def kept_points(points: Iterable[str]) -> list[str]:
+    """Return the points whose evaluations outlive the run folders: the end, and those with a number, each once."""
+    return list(dict.fromkeys(["end", *(at for at in points if parse_point(at)[1] is not None)]))
+
+
 def _target(text: str) -> str:
     _metric(parse_target(text)[0])
     return text
@@ -54,8 +99,9 @@ class CompareSection(Section):
     """The level of the axis from which differences are taken."""
     metrics: tuple[Metric, ...] = ("mean_percent", "worst10_percent", "angle_rad")
     """Names of metrics (docs/metrics.md)."""
-    at: tuple[Literal["end", "steps", "time", "bytes"], ...] = ("end",)
-    """Where to compare runs: at their ends, or at equal server steps, virtual time or bytes moved."""
+    at: tuple[Point, ...] = ("end",)
+    """Where to compare runs: at their ends, at equal server steps, virtual time or bytes moved, or with a number, such
+    as `steps=500`, `time=6h` or `bytes=1GB`, at the last evaluation up to there."""
     last: Count = 1
     """Compare means over this many evaluations, the last ones up to the point, instead of one evaluation."""
     split: str | None = None

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from fedsim import plugins
 from fedsim.common.errors import closest
 from fedsim.config.section import Count, Section, Whole
+from fedsim.config.study.compare import Point
 
 Axes = Mapping[str, Iterable[str]]
 """The levels of each axis of a study."""
@@ -64,10 +65,12 @@ Claims = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_
 
 
 class PublishedRow(Section):
-    """One row of a paper's table."""
+    """One row of a paper's table, or the points of a figure's curve at one place."""
 
     levels: dict[str, str]
     """The level of one axis or several; the row holds for all levels of the others."""
+    at: Point = "end"
+    """Where the runs of the study count, such as `steps=500`, if the values are not those at their ends."""
     values: dict[str, Value]
     """By metric or name of a client: the mean, or the mean and its standard deviation over runs."""
 
@@ -114,9 +117,10 @@ class PublishedSection(Section):
 def _repeated(row: PublishedRow, before: Sequence[PublishedRow]) -> Iterable[str]:
     """Yield a message for each earlier row with a value for the same column and levels."""
     for number, other in enumerate(before):
-        same_levels = all(row.levels.get(axis, level) == level for axis, level in other.levels.items())
+        same = row.at == other.at
+        same &= all(row.levels.get(axis, level) == level for axis, level in other.levels.items())
         twice = [column for column in row.values if column in other.values]
-        if same_levels and twice:
+        if same and twice:
             yield f"{twice[0]} has a value for the same levels in published.rows.{number}"
 
 

@@ -14,8 +14,10 @@ import pytest
 
 from fedsim import analysis
 from fedsim.analysis.opening.joining import join_runs, join_studies
+from fedsim.analysis.opening.points import POINTS
 from fedsim.analysis.opening.results import last_evaluations
-from fedsim.analysis.opening.study import POINTS, Study, bytes_by
+from fedsim.analysis.opening.study import Study, bytes_by
+from fedsim.analysis.tables.study_tables import study_tables
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.config.errors import validated
 from fedsim.config.study.axes import COLUMNS
@@ -315,6 +317,70 @@ def test_two_runs_are_a_study(study: Study) -> None:
         compared = analysis.compare(*runs, at=at)
         assert compared.mean_percent == pytest.approx(10)
         assert [point[0] for point in compared.points] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("at", "step", "words"),
+    [
+        ("steps=2", 2, "after 2 steps"),
+        ("steps=4", 4, "after 4 steps"),
+        ("time=2h", 2, "after 2h of virtual time"),
+        ("time=3.9h", 3, "after 3.9h of virtual time"),
+        ("bytes=250B", 2, "after 250B moved"),
+    ],
+)
+def test_runs_are_compared_at_their_last_evaluation_up_to_a_point(
+    at: str, step: int, words: str, tmp_path: Path
+) -> None:
+    jobs = jobs_table(
+        dispatch_us=np.zeros(4),
+        end_us=np.arange(1, 5) * HOUR,
+        download_bytes=np.full(4, 60),
+        upload_bytes=np.full(4, 40),
+    )
+    study = write_study(
+        tmp_path / "made",
+        lambda levels, seed: flat(0.5 + 0.01 * seed, times=5) | {"jobs": jobs},
+        axes={"rule": ("a", "b")},
+        seeds=(1, 2, 3),
+        compare={"axis": "rule", "at": ["end", at]},
+    )
+    frame = study.frame(["mean_percent"], at)
+    assert frame["step"].tolist() == [step] * 6
+    assert frame["mean_percent"].tolist() == pytest.approx([50 + step + seed for seed in (1, 2, 3)] * 2)
+    runs = [study.run(cell) for cell in study.cells if cell.seed == 1]
+    assert words in analysis.compare(*runs, at=at).note()
+    levels, differences = list(study_tables(study))[2:]
+    assert words in str(levels.title)
+    assert words in str(differences.title)
+    last = study.asked({"last": 2}).frame(["mean_percent"], at)
+    assert last["mean_percent"].tolist() == pytest.approx([49.5 + step + seed for seed in (1, 2, 3)] * 2)
+
+
+def test_a_run_that_does_not_reach_a_point_is_not_compared_there(study: Study) -> None:
+    for at, last in {"steps=2": "step 1", "time=61m": "01:00:00"}.items():
+        message = f"seed-1: expected evaluations before and after {at}, .* last at {last}$"
+        with pytest.raises(FolderError, match=message):
+            study.frame(["mean_percent"], at)
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        ("steps=", "expected a whole number of steps, such as steps=500, found ''"),
+        ("steps=0", "expected a point above 0, found 'steps=0'"),
+        ("steps=1.5", "expected a whole number of steps, such as steps=500, found '1.5'"),
+        ("time=6x", "expected a duration such as .*, found unit 'x'"),
+        ("bytes=much", "expected a size such as .*, found 'much'"),
+        ("end=5", "expected end without a number, found 'end=5'"),
+        ("step=5", "there is no point 'step' to compare runs at; did you mean 'steps'"),
+    ],
+)
+def test_what_is_no_point_is_told(at: str, words: str, study: Study) -> None:
+    with pytest.raises(ConfigError, match=words):
+        study.frame(["mean_percent"], at)
+    with pytest.raises(ConfigError, match=words):
+        study.asked({"at": [at]})
 
 
 def test_two_studies_are_compared_level_by_level(study: Study, tmp_path: Path) -> None:

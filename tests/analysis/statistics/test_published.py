@@ -44,6 +44,29 @@ def test_values_of_metrics_and_of_single_clients_stand_beside_the_papers(tmp_pat
     assert not mean.differs
 
 
+def test_values_at_a_point_are_those_of_the_last_evaluation_up_to_there(tmp_path: Path) -> None:
+    def curve(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        times = 5 if levels["softmax"] == "two" else 2
+        return {"evals": evals_table([[(10 * t + seed) / 100, 0.9] for t in range(times)], n=1000)}
+
+    values = {"shirt": 30.0, "mean_percent": [61.0, 1.0]}
+    rows = [
+        {"levels": {"rule": "fedfv"}, "values": {"mean_percent": 70.0}},
+        {"levels": {"rule": "fedfv"}, "at": "steps=3", "values": values},
+        {"levels": {"rule": "fedfv"}, "at": "steps=9", "values": values},
+    ]
+    paper = {"source": "a paper", "runs": 5, "clients": {"shirt": 0}, "rows": rows}
+    study = write_study(tmp_path / "made", curve, axes=AXES, seeds=SEEDS, published=paper)
+    *ends, shirt, mean = analysis.published_values(study)
+    assert [(each.at, each.levels["softmax"]) for each in ends] == [("end", "one"), ("end", "two")]
+    assert (shirt.at, shirt.levels["softmax"]) == ("steps=3", "two")  # the other runs end before
+    assert shirt.values == pytest.approx([30 + seed for seed in SEEDS])
+    assert mean.values == pytest.approx([(30 + seed + 90) / 2 for seed in SEEDS])
+    table, *_ = analysis.published_tables(study)
+    assert [str(column.header) for column in table.columns][2] == "at"
+    assert "1 published row was not run: rule=fedfv at=steps=9." in str(table.caption)
+
+
 def test_a_single_client_s_value_is_a_mean_over_the_evaluations_that_the_study_averages(
     tmp_path: Path,
 ) -> None:

@@ -200,7 +200,10 @@ def test_annotations_are_resolved_at_the_call(function: Callable[..., Any]) -> N
         ),
         (lambda run: analysis.closing_table(run), "runs: expected a list of Runs, as .* returns, found Run$"),
         (lambda run: analysis.closing_table([run, 5]), r"runs\[1\]: expected a Run, .*, found 5$"),
-        (lambda run: analysis.compare(run, run, at="stps"), "at: .*, found 'stps'; did you mean 'steps'?"),
+        (
+            lambda run: analysis.compare(run, run, at="stps"),
+            ".*: at: there is no point 'stps' to compare runs at; did you mean 'steps'?",
+        ),
         (lambda run: run.frame(5), "table: expected text, found 5$"),
         (lambda run: run.history(metrics="gini"), "metrics: expected a list of texts or None, found 'gini'$"),
         (

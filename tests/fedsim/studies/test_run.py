@@ -662,6 +662,41 @@ def test_results_hold_the_evaluations_that_the_study_averages(tmp_path: Path) ->
     assert (folder / "results.csv").read_text() == results
 
 
+def test_results_hold_the_points_with_a_number_that_the_study_names(tmp_path: Path) -> None:
+    row = {"levels": {}, "at": "steps=3", "values": {"mean_percent": 50}}
+    sets = {
+        "run.stop.steps": 5,
+        "run.evaluate.every_steps": 1,
+        "compare.at": ["steps=2", "time=1000d"],
+        "compare.last": 2,
+        "published": {"source": "a paper", "rows": [row]},
+    }
+    run_here(load_study(SMALLEST, sets=sets, seeds=3), tmp_path)
+    folder = tmp_path / "smallest"
+    heading, *lines = (folder / "results.csv").read_text().splitlines()
+    assert heading.endswith(",n,correct,at")
+    first = [line.split(",") for line in lines[:6]]
+    assert [(each[3], each[-1]) for each in first] == [
+        ("4", "end"), ("5", "end"), ("1", "steps=2"), ("2", "steps=2"), ("2", "steps=3"), ("3", "steps=3"),
+    ]  # fmt: skip
+    whole = analysis.open_study(folder)
+    points = ("end", "steps=2", "steps=3")
+    before = [whole.frame(["mean_percent"], at) for at in points]
+    published = analysis.published_values(whole)
+    assert [len(each.values) for each in published] == [3, 3]
+    stored = analysis.open_study(without_runs(folder))
+    for at, frame in zip(points, before, strict=True):
+        assert stored.frame(["mean_percent"], at).equals(frame)
+    for now, then in zip(analysis.published_values(stored), published, strict=True):
+        assert now.values.tolist() == then.values.tolist()
+    for at in ("steps=4", "steps"):
+        with pytest.raises(FolderError, match="for fedsim compare --at end or steps=2 or steps=3; to run it"):
+            stored.frame(["mean_percent"], at)
+    results = (folder / "results.csv").read_text()
+    run_here(load_study(folder / "study.toml"), tmp_path)
+    assert (folder / "results.csv").read_text() == results
+
+
 def test_results_hold_every_split(tmp_path: Path) -> None:
     asked = load_study(SMALLEST, sets=("run.stop.steps=1", "run.evaluate.also=['train']"), seeds=1)
     run_here(asked, tmp_path)
