@@ -19,7 +19,7 @@ from fedsim.config.study.compare import Point, parse_target
 from fedsim.config.study.published import PublishedSection
 from fedsim.config.study.tune import TuneSection
 from fedsim.records.file_names import MANIFEST, STUDY
-from fedsim.records.study_results import LastEvaluation, read_results
+from fedsim.records.study_results import RESULTS, LastEvaluation, read_results
 
 FORMAT = 1
 
@@ -33,6 +33,7 @@ class _Cell(_Part):
     seed: int
     folder: str
     status: Literal["done", "running", "failed", "interrupted", "pending"]
+    digest: str | None = None
     error: str | None = None
 
 
@@ -86,6 +87,7 @@ def _opened(folder: Path, content: _Study) -> Study:
     cells = tuple(
         _cell(cell, axes, folder, f"{file}: cells.{i}", results) for i, cell in enumerate(content.cells)
     )
+    _check_results(cells, [cell.digest for cell in content.cells], folder / RESULTS)
     return Study(
         folder,
         content.name,
@@ -125,8 +127,32 @@ def _check(content: _Study, axes: dict[str, tuple[str, ...]], file: Path) -> Non
     for key, name in _named_metrics(content.compare, file):
         if ":" in name:  # opening a folder must not run code that the folder names
             raise FolderError(f"{file}: compare.{key}: expected names of installed metrics, found {name!r}")
+    cells: dict[tuple[object, ...], int] = {}
+    for number, cell in enumerate(content.cells):
+        first = cells.setdefault((*sorted(cell.levels.items()), cell.seed), number)
+        if first != number:
+            raise FolderError(f"{file}: cells.{number}: it has the levels and the seed of cells.{first}")
     if content.published is not None and (faults := list(content.published.faults_with(axes))):
         raise FolderError("\n".join(f"{file}: {fault}" for fault in faults))
+
+
+def _check_results(cells: Sequence[Cell], digests: Sequence[str | None], file: Path) -> None:
+    """Raise FolderError for results of another run than a cell's, and for a split that only other seeds have."""
+    by_levels: dict[tuple[str, ...], tuple[Cell, set[str]]] = {}
+    for cell, digest in zip(cells, digests, strict=True):
+        for line in cell.results:
+            if digest is not None and line.digest != digest:
+                raise FolderError(
+                    f"{file}: {cell.name}: expected the digest {digest} of {STUDY}, found {line.digest}"
+                )
+        if not (splits := {line.split for line in cell.results}):
+            continue
+        first, expected = by_levels.setdefault(tuple(cell.levels.values()), (cell, splits))
+        if splits != expected:
+            raise FolderError(
+                f"{file}: {cell.name}: expected evaluations on the splits of seed {first.seed}, "
+                f"{', '.join(sorted(expected))}, found {', '.join(sorted(splits))}"
+            )
 
 
 def _named_metrics(compare: _Compare, file: Path) -> Iterator[tuple[str, str]]:

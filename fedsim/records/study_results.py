@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common.errors import FolderError
+from fedsim.common.errors import FolderError, shown
 from fedsim.common.files import write_text
 
 RESULTS = "results.csv"
@@ -36,12 +36,20 @@ class LastEvaluation:
 
     def counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return `n` and `correct` [K] as numbers. Raises ValueError."""
-        samples, correct = (np.array(text.split(), dtype=np.float64) for text in (self.n, self.correct))
+        samples, correct = (_numbers(name, getattr(self, name)) for name in ("n", "correct"))
         if len(samples) != len(correct):
             raise ValueError(f"expected as many numbers in correct as in n, found {len(correct)}")
-        if not (correct[~np.isnan(correct)] <= samples[~np.isnan(correct)]).all() or (samples < 0).any():
+        known = ~np.isnan(correct)
+        if not ((correct[known] >= 0) & (correct[known] <= samples[known])).all() or (samples < 0).any():
             raise ValueError("expected correct from 0 to n for each client")
         return samples, correct
+
+
+def _numbers(name: str, text: str) -> NDArray[np.float64]:
+    try:
+        return np.array(text.split(), dtype=np.float64)
+    except ValueError:
+        raise ValueError(f"{name}: expected numbers with spaces between them, found {shown(text)}") from None
 
 
 _COLUMNS = tuple(field.name for field in fields(LastEvaluation))
@@ -70,9 +78,19 @@ def read_results(folder: Path) -> dict[str, list[LastEvaluation]]:
     except (OSError, ValueError) as error:
         raise FolderError(f"{file}: cannot be read: {error}") from error
     found: dict[str, list[LastEvaluation]] = {}
-    for result in _parsed(file, text):
+    lines: dict[tuple[str, str, str, int, int], int] = {}
+    for number, result in enumerate(_parsed(file, text), start=2):
+        key = (result.cell, result.split, result.at, result.step, result.time_us)
+        if (first := lines.setdefault(key, number)) != number:
+            raise FolderError(f"{file}: line {number}: the same cell, split and evaluation as line {first}")
         found.setdefault(result.cell, []).append(result)
     return found
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{name}: expected a whole number, found {shown(text)}")
+    return int(text)
 
 
 def _parsed(file: Path, text: str) -> Iterator[LastEvaluation]:
@@ -86,7 +104,8 @@ def _parsed(file: Path, text: str) -> Iterator[LastEvaluation]:
             if len(values) != len(columns):
                 raise ValueError(f"expected {len(columns)} values, found {len(values)}")
             cell, digest, split, step, time_us, moved, n, correct, *at = values
-            result = LastEvaluation(cell, digest, split, int(step), int(time_us), int(moved), n, correct, *at)
+            whole = _whole("step", step), _whole("time_us", time_us), _whole("bytes", moved)
+            result = LastEvaluation(cell, digest, split, *whole, n, correct, *at)
             result.counts()
         except ValueError as error:
             raise FolderError(f"{file}: line {number}: {error}") from error

@@ -270,6 +270,10 @@ def spoil_cell(**keys: Any) -> Callable[[dict[str, Any]], None]:
         (spoil(format=2), "format: expected 1, found 2"),
         (spoil(seeds="1"), "study.json: seeds"),
         (spoil(compare={"at": ["stepz"]}), "study.json: compare.at"),
+        (
+            lambda said: said["cells"].append(said["cells"][0]),
+            "cells.8: it has the levels and the seed of cells.0",
+        ),
         (spoil(compare={"test": "student"}), "study.json: compare.test"),
         (spoil_cell(status="gone"), "study.json: cells.3.status"),
         (

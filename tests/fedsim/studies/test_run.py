@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -708,6 +708,31 @@ def test_results_hold_every_split(tmp_path: Path) -> None:
     assert stored.frame(["mean_percent"]).equals(before["test"])
     with pytest.raises(FolderError, match="no evaluation on split 'valid' was recorded; found test, train"):
         stored.frame(["mean_percent"], split="valid")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda lines: [lines[0], *lines[2:]],
+            "seed 1: expected evaluations on the splits of seed 2, test, train, found train|"
+            "seed 2: expected evaluations on the splits of seed 1, train, found test, train",
+        ),
+        (
+            lambda lines: [lines[0], lines[1].replace(lines[1].split(",")[1], "ab12"), *lines[2:]],
+            "found ab12",
+        ),
+    ],
+)
+def test_results_that_do_not_belong_together_are_refused(
+    tmp_path: Path, change: Callable[[list[str]], list[str]], message: str
+) -> None:
+    asked = load_study(SMALLEST, sets=("run.stop.steps=1", "run.evaluate.also=['train']"), seeds=2)
+    run_here(asked, tmp_path)
+    file = without_runs(tmp_path / "smallest") / "results.csv"
+    file.write_text("\n".join(change(file.read_text().splitlines())) + "\n")
+    with pytest.raises(FolderError, match=message):
+        analysis.open_study(file.parent)
 
 
 def test_the_digest_of_a_study_is_that_of_its_runs(finished: Path, copied: Path) -> None:
