@@ -107,6 +107,10 @@ def clients_of(value: Any, n: int, where: str) -> Array:
             f"{where}: expected {n} whole numbers or texts, one for each sample, found {array.dtype} of shape "
             f"{list(array.shape)}{first}{whole}"
         )
+    if array.dtype.kind == "U" and all(each.isdecimal() and len(each) < 19 for each in array.tolist()):
+        as_numbers = array.astype(np.int64)
+        if len(np.unique(as_numbers)) == len(np.unique(array)):
+            return as_numbers
     return array
 
 

@@ -45,18 +45,23 @@ def csv(
     horizon: str | float | None = None,
     after_end: AfterEnd = "repeat",
     outside: Literal["offline", "unknown"] = "offline",
+    order: Literal["first", "name"] = "first",
+    merge: bool = False,
     separator: str = ",",
 ) -> Importer:
-    """Intervals from a table with the columns client, start, end, kind and value.
+    """Intervals from tables with the columns client, start, end, kind and value; clients of one name are one client.
 
-    Times count from 0: subtract the first from Unix times. Dates such as `2024-03-01 06:30:00`, all without a zone or
-    with the same offset, count from the midnight before the first. `unit` is the unit of columns whose name has none,
-    `kind` that of all rows of a table without that column. `horizon` is the length of the world, by default the last
-    end; `after_end` says what happens then. `outside` says whether a client is `offline` or `unknown` before its first
-    and after its last interval. Availability is unknown for clients that have speeds alone. `separator` separates
-    cells.
+    Times count from 0: subtract the midnight before the first from Unix times. Dates such as `2024-03-01 06:30:00`, all
+    without a zone or with the same offset, count from the midnight before the first; write them in UTC, as the clocks
+    of many zones change twice a year. `unit` is the unit of columns whose name has none, `kind` that of all rows of a
+    table without that column. Rows of the kind `offline` are for clients that are never online; between other intervals
+    a client is offline anyway. `horizon` is the length of the world, by default the last end; `after_end` says what
+    happens then. `outside` says whether a client is `offline` or `unknown` before its first and after its last
+    interval. Availability is unknown for clients that have speeds alone. `order` numbers clients by their `first` rows,
+    or by `name` as a Task of your own data does. `merge` joins intervals of one client and kind that overlap, which are
+    refused otherwise. `separator` separates cells.
     """
-    options = Plain(unit, kind, horizon, after_end, outside)
+    options = Plain(unit, kind, horizon, after_end, outside, order, merge)
     if len(separator) != 1 or separator in '"\r\n':
         raise ConfigError(f"importer option 'separator': expected one character, found {separator!r}")
     return Importer(
@@ -168,6 +173,8 @@ class _Rows:
                 f"{place}: expected a date such as 2024-03-01 06:30:00, found {shown(text)}"
             ) from None
         if self._zones and date.utcoffset() not in self._zones:
-            raise TraceError(f"{place}: expected the time zone of the dates before it, found {shown(text)}")
+            raise TraceError(
+                f"{place}: expected the time zone of the dates before it, found {shown(text)}: write all dates in UTC"
+            )
         self._zones.add(date.utcoffset())
         return (date.replace(tzinfo=None) - EPOCH) / timedelta(microseconds=1)

@@ -39,6 +39,8 @@ def parquet(
     horizon: str | float | None = None,
     after_end: AfterEnd = "repeat",
     outside: Literal["offline", "unknown"] = "offline",
+    order: Literal["first", "name"] = "first",
+    merge: bool = False,
 ) -> Importer:
     """Intervals from a Parquet file: a trace, which stays as it is, or a table with the columns of the importer `csv`.
 
@@ -46,7 +48,7 @@ def parquet(
     """
     return Importer(
         recognises=lambda source: source.data[:4] == b"PAR1",
-        read=partial(_read, options=Plain(unit, kind, horizon, after_end, outside)),
+        read=partial(_read, options=Plain(unit, kind, horizon, after_end, outside, order, merge)),
         licence="not told",
         units=f"{unit} to microseconds unless a column's name has another unit; dates from midnight; values unchanged",
     )

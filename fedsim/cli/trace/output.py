@@ -63,7 +63,7 @@ def warnings(trace: Trace) -> Iterator[str]:
     starts_us = trace.spans("online").start_us
     if len(starts_us) and (first_us := int(starts_us.min())) > _LATE_US:
         late = f"the first client is online after {show_us(first_us)}"
-        yield f"{late}: times count from 0; subtract the first from Unix times"
+        yield f"{late}: times count from 0; subtract the midnight before the first from Unix times, or write dates"
     if trace.after_end == "repeat" and trace.horizon_us > DAY_US and trace.horizon_us % DAY_US:
         days = trace.horizon_us // DAY_US
         yield (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,8 @@ UNITS_US: dict[Unit, int] = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000
 LONGEST_US = 3.2e15
 EPOCH = datetime(1970, 1, 1)
 _TIMES = ("start", "end")
+_OFFLINE = "offline"
+"""The kind of rows that say when a client is not online; a Trace has no intervals of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Plain:
     horizon: str | float | None
     after_end: AfterEnd
     outside: Literal["offline", "unknown"]
+    order: Literal["first", "name"]
+    merge: bool
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -68,6 +73,8 @@ class PlainTable:
     place: Callable[[int], str]
     """Return the place of a row for messages."""
     dates: bool = False
+    origin_us: int = 0
+    """From 1970, where times count from if the table has dates."""
 
 
 TimeColumns = dict[str, tuple[str, Unit | Literal["date"]]]
@@ -111,7 +118,7 @@ def dated(times: TimeColumns, name: str, unit: Unit) -> TimeColumns:
 
 
 def plain_trace(table: PlainTable, options: Plain) -> Imported:
-    """Return the Trace of a table; clients are numbered in order of their first rows.
+    """Return the Trace of a table.
 
     Dates become times from the midnight before the first. Raises TraceError for intervals that overlap or end after the
     horizon, and for clients that are online but lack a speed that others have.
@@ -122,10 +129,18 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
     if table.dates:
         midnight_us = int(table.start_us.min()) // DAY_US * DAY_US
         origin = (EPOCH + timedelta(microseconds=midnight_us)).isoformat()
-        table = replace(table, start_us=table.start_us - midnight_us, end_us=table.end_us - midnight_us)
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(table.clients))}
+        table = replace(
+            table,
+            start_us=table.start_us - midnight_us,
+            end_us=table.end_us - midnight_us,
+            origin_us=midnight_us,
+        )
+    found = list(dict.fromkeys(table.clients))
+    ids = by_name(found) if options.order == "name" else found
+    numbers = {name: i for i, name in enumerate(ids)}
     n, client = len(numbers), np.array([numbers[name] for name in table.clients], np.int64)
-    ids = list(numbers)
+    if options.merge:
+        table, client = _merged(table, client)
     kind = np.array(table.kinds)
     _check_apart(table, client)
     _check_described(table.name, ids, client, kind)
@@ -143,20 +158,63 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
         trace = Trace.of(*columns, **world)
     except TraceError as error:
         raise TraceError(f"{table.name}: {error}") from None
-    without_presence = n - len(np.unique(client[np.isin(kind, ["online", "unknown"])]))
-    return Imported(trace, {"rows": len(table.start_us), "clients_of_unknown_presence": without_presence})
+    without_presence = n - len(np.unique(client[_of_presence(kind)]))
+    notes: dict[str, Any] = {"rows": len(table.start_us), "clients_of_unknown_presence": without_presence}
+    if ids != by_name(ids):
+        notes["order"] = (
+            "by first row; for data of these clients, --option order=name numbers them as the data are"
+        )
+    return Imported(trace, notes)
+
+
+def by_name(names: Iterable[str]) -> list[str]:
+    """Return names of clients in the order in which a Task numbers them: by number if all are whole numbers."""
+    each = list(names)
+    return sorted(each, key=int) if all(map(str.isdecimal, each)) else sorted(each)
+
+
+def _of_presence(kind: NDArray[np.str_]) -> NDArray[np.bool_]:
+    """Return [n] whether a row says who is online."""
+    return np.isin(kind, ["online", "unknown", _OFFLINE])
+
+
+def _merged(table: PlainTable, client: Ints) -> tuple[PlainTable, Ints]:
+    """Return a table whose intervals of one client and kind that overlap or meet are one; those with values stay."""
+    last: dict[tuple[int, str], int] = {}
+    end_us, kept = table.end_us.copy(), []
+    for row in np.argsort(table.start_us, kind="stable").tolist():
+        key = int(client[row]), table.kinds[row]
+        before = last.get(key)
+        if before is None or key[1] in MODELLED or table.start_us[row] > end_us[before]:
+            kept.append(row)
+            last[key] = row
+        else:
+            end_us[before] = max(end_us[before], table.end_us[row])
+    rows = sorted(kept)
+    merged = replace(
+        table,
+        clients=[table.clients[row] for row in rows],
+        start_us=table.start_us[rows],
+        end_us=end_us[rows],
+        kinds=[table.kinds[row] for row in rows],
+        values=table.values[rows],
+        place=lambda row: table.place(rows[row]),
+    )
+    return merged, client[rows]
 
 
 def _with_unknown(
     table: PlainTable, client: Ints, more: Windows
 ) -> tuple[Ints, Ints, Ints, list[str], NDArray[np.float64]]:
     """Return the columns of a Trace: the rows of the table, and the windows of which nothing is known."""
+    rows = [row for row, kind in enumerate(table.kinds) if kind != _OFFLINE]
+    values = table.values[rows]
     return (
-        np.concatenate([client, more.client]),
-        np.concatenate([table.start_us, more.start_us]),
-        np.concatenate([table.end_us, more.end_us]),
-        [*table.kinds, *["unknown"] * len(more.client)],
-        np.concatenate([np.where(np.isnan(table.values), 1.0, table.values), np.ones(len(more.client))]),
+        np.concatenate([client[rows], more.client]),
+        np.concatenate([table.start_us[rows], more.start_us]),
+        np.concatenate([table.end_us[rows], more.end_us]),
+        [*(table.kinds[row] for row in rows), *["unknown"] * len(more.client)],
+        np.concatenate([np.where(np.isnan(values), 1.0, values), np.ones(len(more.client))]),
     )
 
 
@@ -168,8 +226,9 @@ def row_problem(
     times: TimeColumns,
 ) -> str | None:
     """Return what is wrong with a row, or None; `cells` are start and end as the columns `times` have them."""
-    if kind not in KINDS:
-        return f"there is no kind {shown(kind)}{closest(kind[:80], KINDS)}"
+    known = (*KINDS, _OFFLINE)
+    if kind not in known:
+        return f"there is no kind {shown(kind)}{closest(kind[:80], known)}"
     start_us, end_us = interval_us
     outside = not (0 <= start_us <= LONGEST_US and end_us <= LONGEST_US)
     if outside or round(end_us) <= round(start_us):
@@ -190,17 +249,30 @@ def row_problem(
 def _check_apart(table: PlainTable, client: Ints) -> None:
     """Raise TraceError with each row that overlaps the one before it, by start, of its client and kind."""
     start_us, end_us = table.start_us, table.end_us
-    problems, kind = Problems(), np.array([KINDS.index(k) for k in table.kinds])
+    kind = np.array([KINDS.index("online" if k == _OFFLINE else k) for k in table.kinds])
+    problems, show = Problems(), partial(_shown_time, table)
     order = np.lexsort((start_us, kind, client))
     before, after = order[:-1], order[1:]
     same = (client[before] == client[after]) & (kind[before] == kind[after])
     for i in np.flatnonzero(same & (start_us[after] < end_us[before])).tolist():
         other, row = int(before[i]), int(after[i])
+        both = table.kinds[row] == table.kinds[other]
+        merge = (
+            "; --option merge=true joins such intervals" if both and table.kinds[row] not in MODELLED else ""
+        )
         problems.add(
-            f"{table.place(row)}, client {table.clients[row][:80]!r}: {table.kinds[row]} from {start_us[row]} to "
-            f"{end_us[row]} us overlaps {table.place(other)}, from {start_us[other]} to {end_us[other]} us"
+            f"{table.place(row)}, client {table.clients[row][:80]!r}: {table.kinds[row]} from {show(start_us[row])} to "
+            f"{show(end_us[row])} overlaps {table.place(other)}, {'' if both else f'{table.kinds[other]} '}from "
+            f"{show(start_us[other])} to {show(end_us[other])}{merge}"
         )
     problems.check()
+
+
+def _shown_time(table: PlainTable, time_us: int) -> str:
+    """Return a time of a row for messages: the date, or the time from 0."""
+    if table.dates:
+        return str(EPOCH + timedelta(microseconds=int(time_us) + table.origin_us))
+    return show_us(int(time_us))
 
 
 def _check_horizon(table: PlainTable, horizon_us: int) -> None:
@@ -230,7 +302,7 @@ def _unknown(table: PlainTable, client: Ints, n: int, horizon_us: int, outside: 
     """Return the unknown stretches: all time of clients without presence rows and, if `outside` is `unknown`, the time
     before the first and after the last presence row of the others.
     """
-    presence = np.isin(np.array(table.kinds), ["online", "unknown"])
+    presence = _of_presence(np.array(table.kinds))
     first, last = np.full(n, horizon_us), np.zeros(n, np.int64)
     np.minimum.at(first, client[presence], table.start_us[presence])
     np.maximum.at(last, client[presence], table.end_us[presence])

@@ -69,7 +69,10 @@ def test_times_that_do_not_count_from_0_are_said_to(tmp_path, first, warned):
     path.write_text(f"client,start_s,end_s\na,{first},{first + 60}\nb,{first + 30},{first + 90}\n")
     world = tmp_path / "w.parquet"
     output = run(path, "-o", world).output
-    advice = "the first client is online after 19723d 00:00:00: times count from 0; subtract the first from Unix times"
+    advice = (
+        "the first client is online after 19723d 00:00:00: times count from 0; subtract the midnight before the first "
+        "from Unix times, or write dates"
+    )
     assert (advice in output) == warned
     for command in ("check", "show"):
         result = CliRunner().invoke(trace_app, [command, str(world)])

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedsim import Task
 from fedsim.common.errors import ConfigError
 from fedsim.worlds.importer import Source, build_importer
 from fedsim.worlds.trace import Trace
@@ -33,6 +34,67 @@ def test_clients_are_numbered_as_they_appear():
     assert values(trace, "compute") == [0.5, 0.25]
     assert (trace.horizon_us, trace.after_end) == (20 * S, "repeat")
     assert windows(trace, "unknown") == []
+
+
+@pytest.mark.parametrize("names", [("ben", "ada", "cy"), ("10", "9", "100"), ("7", "07", "x")])
+@pytest.mark.parametrize("of_numbers", [False, True])
+def test_clients_in_the_order_of_their_names_are_those_of_a_task(
+    names: tuple[str, ...], of_numbers: bool
+) -> None:
+    """Client i of the data has i + 1 samples of its own."""
+    if of_numbers and not all(map(str.isdecimal, names)):
+        return
+    log = "client,start_h,end_h\n" + "".join(f"{name},{i},{i + 1}\n" for i, name in enumerate(names))
+    found = imported("csv", {"t.csv": log}, order="name")
+    owners = [name for i, name in enumerate(names) for _ in range(10 * (i + 1))]
+    x, client = np.zeros((len(owners), 1)), [int(o) for o in owners] if of_numbers else owners
+    task = Task.from_arrays(x, np.zeros(len(owners), int), np.array(client))
+    sizes = {name: 10 * (i + 1) for i, name in enumerate(names)}
+    ids = found.trace.about.column("id").to_pylist()
+    assert task.natural is not None
+    assert [sizes[name] for name in ids] == list(map(len, task.natural))
+    assert "order" not in found.notes
+    assert (
+        imported("csv", {"t.csv": log}).notes["order"].startswith("by first row; for data of these clients")
+    )
+
+
+def test_a_client_that_is_never_online_has_a_row_of_its_own() -> None:
+    text = "client,start_h,end_h,kind\na,0,3,online\nb,0,24,offline\na,5,6,online\nc,2,9,unknown\n"
+    for outside in ("offline", "unknown"):
+        found = imported("csv", {"t.csv": text}, outside=outside)
+        assert found.notes["clients_of_unknown_presence"] == 0
+        assert {client for client, *_ in windows(found.trace, "online")} == {0}
+        assert 1 not in {client for client, *_ in windows(found.trace, "unknown")}
+        assert (found.trace.clients, found.trace.horizon_us) == (3, 24 * 3600 * S)
+
+
+def test_intervals_that_overlap_are_joined_if_asked() -> None:
+    rows = ["a,0,3", "b,1,2", "a,2,5", "a,5,6", "a,3,4", "b,4,5", "a,8,9"]
+    text = "client,start_s,end_s\n" + "\n".join(rows)
+    trace = imported("csv", {"t.csv": text}, merge=True).trace
+    assert windows(trace, "online") == [
+        (0, 0, 6 * S),
+        (0, 8 * S, 9 * S),
+        (1, 1 * S, 2 * S),
+        (1, 4 * S, 5 * S),
+    ]
+    told = refused("csv", {"t.csv": text})
+    assert (
+        "line 4, client 'a': online from 2.000 s to 5.000 s overlaps t.csv, line 2, from 0.000 s to 3.000 s"
+        in told
+    )
+    assert "--option merge=true joins such intervals" in told
+    speeds = "client,start_s,end_s,kind,value\na,0,3,compute,1\na,2,4,compute,2\n"
+    assert "merge" not in refused("csv", {"t.csv": speeds}, merge=True)
+    both = "client,start_s,end_s,kind\na,0,3,online\na,2,4,offline\n"
+    assert "offline from 2.000 s to 4.000 s overlaps t.csv, line 2, online from" in refused(
+        "csv", {"t.csv": both}
+    )
+    dates = "client,start,end\na,2024-03-01 06:00,2024-03-01 09:00\na,2024-03-01 08:00,2024-03-01 10:00\n"
+    assert "online from 2024-03-01 08:00:00 to 2024-03-01 10:00:00 overlaps" in refused(
+        "csv", {"t.csv": dates}
+    )
 
 
 def test_names_of_columns_say_units_and_options_do_where_they_do_not():
@@ -126,7 +188,7 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
         ("client,start,end,kind,value\nx,0,1,compute,nan", "expected a finite value above 0 for 'compute'"),
         (
             "client,start,end\nx,0,5\nx,4,6",
-            "t.csv, line 3, client 'x': online from 4000000 to 6000000 us overlaps t.csv, line 2, from 0 to 5000000",
+            "t.csv, line 3, client 'x': online from 4.000 s to 6.000 s overlaps t.csv, line 2, from 0.000 s to 5.000 s",
         ),
         ("client,start,end\n" + "x,2,1\n" * 30, "... and 10 more"),
         (
@@ -241,5 +303,5 @@ def test_wrong_parquet_is_refused(tmp_path):
         "parquet", {"x": (tmp_path / "nan.parquet").read_bytes()}
     )
     table = as_parquet(tmp_path, client=["b", "a", "a"], start=[0, 5, 0], end=[4, 9, 6])
-    assert "row 1, client 'a': online from 5000000 to 9000000 us overlaps" in refused("parquet", table)
+    assert "row 1, client 'a': online from 5.000 s to 9.000 s overlaps" in refused("parquet", table)
     assert "expected one Parquet file, found 2" in refused("parquet", {"a": b"PAR1", "b": b"PAR1"})
