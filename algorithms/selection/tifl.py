@@ -13,6 +13,7 @@ Deviations and choices:
 - A tier without candidates cannot be drawn. If no drawable tier has credits left, all tiers get theirs again; the paper
   would loop for ever. If all drawable tiers have probability 0, they are equally likely.
 - A tier with fewer than k candidates yields fewer clients.
+- Where evaluations are rarer than every I steps, accuracies are compared from one evaluation to the next.
 
 Known to the server: durations, speeds at this instant; for `adaptive` the clients' accuracies at the last evaluation.
 """
@@ -87,11 +88,17 @@ def _tiered(view: View, known: Floats, state: State, tiers: int, interval: int, 
 
 
 def _adapted(view: View, state: State, interval: int) -> State:
-    """Return the state with new probabilities, if they are due and the tier drawn last did not improve."""
-    if np.isnan(view.accuracy).all() or ("accuracy" in state and view.step < state["checked"] + interval):
+    """Return the state with new probabilities, if they are due and the tier drawn last did not improve.
+
+    They are due `interval` steps after the last time, once there is an evaluation since then.
+    """
+    evaluated = int(view.accuracy_step.max())
+    if evaluated < 0 or (
+        "accuracy" in state and (view.step < state["checked"] + interval or evaluated <= state["evaluated"])
+    ):
         return state
     accuracy = _accuracies(view, state["tier"], len(state["odds"]))
-    now = {**state, "accuracy": accuracy, "checked": view.step}
+    now = {**state, "accuracy": accuracy, "checked": view.step, "evaluated": evaluated}
     drawn = state["drawn"]
     if "accuracy" not in state or drawn < 0 or accuracy[drawn] > state["accuracy"][drawn]:
         return now

@@ -30,6 +30,7 @@ class ClientRecords:
     last_loss_rms: Floats
     last_batch_rms: Floats
     accuracy: Floats
+    accuracy_step: Ints
 
     @staticmethod
     def of(n: int) -> ClientRecords:

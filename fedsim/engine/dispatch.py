@@ -29,7 +29,7 @@ from fedsim.worlds.world import World
 _ARRIVE, _LOST = int(Kind.ARRIVE), int(Kind.LOST)
 _COLUMNS: dict[Need, tuple[str, ...]] = {
     "losses": ("last_loss", "last_train_loss", "last_loss_rms", "last_batch_rms"),
-    "accuracy": ("accuracy",),
+    "accuracy": ("accuracy", "accuracy_step"),
 }
 """Columns of the view by what a selector declares to read them."""
 _AGAIN_US = US

@@ -67,6 +67,7 @@ class Evaluator:
         if stop.metric is not None or "accuracy" in self.plan.selector.needs:
             evaluation = results[evaluate.split]()
             run_state.client_records.accuracy[evaluation.clients] = evaluation.accuracy
+            run_state.client_records.accuracy_step[evaluation.clients] = run_state.step
         if stop.metric is not None:
             self._watch(results[stop.split or evaluate.split]())
 

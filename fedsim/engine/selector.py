@@ -105,7 +105,9 @@ class View:
     last_batch_rms: Floats
     """[K] root mean square over the samples of that job's last minibatch only; NaN if never."""
     accuracy: Floats
-    """[K] accuracy at the last evaluation; NaN before. Only for selectors that declare `accuracy`."""
+    """[K] accuracy at the last evaluation; NaN before. This and the next are for selectors that declare `accuracy`."""
+    accuracy_step: Ints
+    """[K] server steps taken at that evaluation, -1 before."""
     step_us: int
     """Virtual time of the last server step, 0 before the first."""
     buffer: int

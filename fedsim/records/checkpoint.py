@@ -27,7 +27,7 @@ from fedsim.common.files import from_json, remove_folder, sha256, space, sync_fo
 from fedsim.records.file_names import CONFIG
 from fedsim.server.rule_check import SAVED, unsaved
 
-FORMAT = 6
+FORMAT = 7
 FOLDER = "checkpoints"
 _STATE = "state.json"
 _FILE_BYTES = 64 * 2**20

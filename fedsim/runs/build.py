@@ -93,11 +93,16 @@ def _server(config: RunConfig, data: FederatedData, network: Network, device: st
 
 
 def _selector(config: RunConfig) -> Selector:
-    """Return the run's selector. Raises ConfigError if it needs a deadline and the pacing has none."""
+    """Return the run's selector. Raises ConfigError if it needs a deadline or evaluations that the run has not."""
     selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
     if "deadline" in selector.needs and config.pacing.pacing().deadline_us is None:
         raise ConfigError(
             f"selection: {config.selection.name!r} needs a deadline: give the pacing one, or the selector its own"
+        )
+    if "accuracy" in selector.needs and not (config.evaluate.every_steps or config.evaluate.every):
+        raise ConfigError(
+            f"selection: {config.selection.name!r} needs the clients' accuracies: expected evaluate.every_steps or "
+            "evaluate.every above 0, found 0"
         )
     return selector
 

@@ -312,3 +312,14 @@ def test_present_is_the_buffer_and_absent_the_history(algorithm: dict[str, Any],
         remembered += len(absent)
         last |= {e.flight.job.client: (stack.step, s) for e, s in zip(used, staleness, strict=True)}
     assert remembered > 0
+
+
+def test_a_selector_that_goes_by_accuracies_needs_evaluations() -> None:
+    for evaluate in ({"every_steps": 3}, {"every_steps": 0, "every": "1h"}):
+        prepare(config(selection={"name": "tifl"}, evaluate=evaluate))
+    never = {"every_steps": 0}
+    prepare(config(selection={"name": "tifl", "policy": "static"}, evaluate=never))
+    with pytest.raises(
+        ConfigError, match="'tifl' needs the clients' accuracies: expected evaluate.every_steps or"
+    ):
+        prepare(config(selection={"name": "tifl"}, evaluate=never))

@@ -61,7 +61,9 @@ def view(n: int = 12, candidates: Iterable[int] | None = None, **changed: Any) -
         if name in changed:
             known = replace(known, **{name: changed.pop(name)})
     none, zero, unknown = (np.full(n, value) for value in (-1, 0, np.nan))
-    columns = dict.fromkeys(("last_step", "last_dispatch", "last_duration_us", "last_staleness"), none)
+    columns = dict.fromkeys(
+        ("last_step", "last_dispatch", "last_duration_us", "last_staleness", "accuracy_step"), none
+    )
     columns |= dict.fromkeys(("dispatched", "received", "lost"), zero)
     losses = ("last_loss", "last_train_loss", "last_loss_rms", "last_batch_rms")
     columns |= dict.fromkeys((*losses, "accuracy"), unknown)

@@ -19,13 +19,17 @@ def tier_of(clients: list[int]) -> int:
     return tiers.pop()
 
 
-def drawn(count: int, accuracy: Any = None, **options: Any) -> list[int]:
-    """Return the tiers that are drawn for ten clients, of which two at a time are equally fast."""
+def drawn(count: int, accuracy: Any = None, *, every: int = 1, **options: Any) -> list[int]:
+    """Return the tiers that are drawn for ten clients, of which two at a time are equally fast.
+
+    `accuracy(step)` [5] is that of the tiers, which is evaluated every so many steps.
+    """
     selector, rng = make("tifl", **options), np.random.default_rng(4)
     state, seen, found = selector.start(), view(10), []
     for step in range(count):
         if accuracy is not None:
-            seen = replace(seen, accuracy=np.repeat(accuracy(step), 2))
+            last = step - step % every
+            seen = replace(seen, accuracy=np.repeat(accuracy(last), 2), accuracy_step=np.full(10, last))
         chosen, state = selector.select(seen, 2, rng, state)
         found.append(tier_of(chosen.tolist()))
         seen = after_jobs(seen, chosen)
@@ -65,6 +69,12 @@ def test_unimproved_accuracy_turns_to_the_worst_tier() -> None:
 
 def test_odds_stay_while_accuracy_improves() -> None:
     found = drawn(1200, lambda step: np.arange(5) / 10 + step * 1e-4, interval=5)
+    assert np.bincount(found, minlength=5) / 1200 == pytest.approx(np.full(5, 0.2), abs=0.04)
+
+
+@pytest.mark.parametrize("every", [40, 10_000])
+def test_an_evaluation_is_not_compared_with_itself(every: int) -> None:
+    found = drawn(1200, lambda step: np.arange(5) / 10 + step * 1e-4, every=every, interval=5)
     assert np.bincount(found, minlength=5) / 1200 == pytest.approx(np.full(5, 0.2), abs=0.04)
 
 

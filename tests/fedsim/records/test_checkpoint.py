@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_run_or_format_is_refused(tmp_path: Path, config
     config.write_text("seed = 1")
     head = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps(head | {"format": 99}))
-    with pytest.raises(CheckpointError, match="format: expected 6, found 99"):
+    with pytest.raises(CheckpointError, match="format: expected 7, found 99"):
         read(path)
 
 
