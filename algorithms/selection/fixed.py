@@ -28,6 +28,8 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
     """
     if (clients is None) == (table is None):
         raise ConfigError("selector 'fixed' takes either the option 'clients' or the option 'table'")
+    if clients is not None and not clients:
+        raise ConfigError("selector 'fixed', option 'clients': expected at least one client, found none")
     always = np.asarray(clients or [], dtype=np.int64)
     steps, members = _read(table) if table else (always, always)
     highest = int(members.max(initial=0))

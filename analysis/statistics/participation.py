@@ -264,7 +264,8 @@ def _members(
                 yield column.removeprefix(_LABEL), holders, ()
         return
     if by not in frame:
-        hint = "; clients were read without labels" if by in BY_LABELS else closest(by, groupings(frame))
+        words = dict.fromkeys([*groupings(frame), "n", *BY_LABELS])
+        hint = "; clients were read without labels" if by in BY_LABELS else closest(by, words)
         raise ConfigError(f"clients cannot be grouped by {by!r}{hint}")
     column_values, known = frame[by], np.asarray(frame[by].notna())
     if _is_number(column_values) and column_values.nunique() > QUANTILES:

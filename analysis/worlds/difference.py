@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.analysis.worlds.summary import gap_lengths_us, mean_speeds, session_lengths_us, written_out
+from fedsim.analysis.worlds.summary import (
+    gap_lengths_us,
+    mean_speeds,
+    session_lengths_us,
+    sessions,
+    written_out,
+)
 from fedsim.common import arguments
 from fedsim.common.arrays import Floats, Ints
-from fedsim.worlds.client_statistics import share, time_us
+from fedsim.worlds.client_statistics import time_us
 from fedsim.worlds.interval_arithmetic import cut, fused, of_rows
 from fedsim.worlds.trace import KINDS, MODELLED, Spans, Trace
 from fedsim.worlds.transforms import laps_us
@@ -19,7 +25,7 @@ PRESENCE = tuple(kind for kind in KINDS if kind not in MODELLED)
 _SAMPLES: Mapping[str, Callable[[Trace], Floats | Ints]] = {
     "sessions": session_lengths_us,
     "gaps": gap_lengths_us,
-    "online share": lambda trace: share(trace, "online"),
+    "online share": lambda trace: time_us(sessions(trace), trace.clients) / trace.horizon_us,
     "compute": lambda trace: mean_speeds(trace, "compute"),
     "downlink": lambda trace: mean_speeds(trace, "downlink"),
     "uplink": lambda trace: mean_speeds(trace, "uplink"),

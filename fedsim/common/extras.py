@@ -8,6 +8,11 @@ from types import ModuleType
 from fedsim.common.errors import ConfigError
 
 
+def install(extra: str) -> str:
+    """Return how to install an extra, in words."""
+    return f"in the folder of fedsim's source, pip install '.[{extra}]'"
+
+
 def require(extra: str, module: str) -> ModuleType:
     """Return a module of an optional package, which pip installs as an extra of fedsim.
 
@@ -18,6 +23,5 @@ def require(extra: str, module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"the package {package} is needed and cannot be imported ({error}): "
-            f"pip install 'fedsim-dynamics[{extra}]'"
+            f"the package {package} is needed and cannot be imported ({error}): {install(extra)}"
         ) from error

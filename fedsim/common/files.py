@@ -8,17 +8,21 @@ import json
 import os
 import re
 import shutil
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsim.common.errors import Error, FolderError, RunError, closest
 from fedsim.common.units import show_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, TypeError, MemoryError)
 """The exceptions of pyarrow for damaged Parquet files."""
@@ -111,6 +115,16 @@ def refuse_links(folder: Path) -> None:
             raise FolderError(
                 f"{path} is a link to {os.readlink(path)}: a run writes only into its own folder"
             )
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write a safetensors file that others may read as they may the process's other files. Raises SafetensorError."""
+    from safetensors.torch import save_file  # imported here: most commands need no torch
+
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    save_file(dict(tensors), path)
+    path.chmod(mode)  # safetensors writes for the owner alone
 
 
 def from_json(text: str) -> Any:

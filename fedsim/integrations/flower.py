@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError
+from fedsim.common.extras import install
 from fedsim.server.combine import Combined, check_stands_alone, combine
 from fedsim.server.rule_factory import build_rule
 
@@ -27,7 +28,7 @@ try:
     from flwr.serverapp.strategy import FedAvg
 except ImportError as error:
     raise ConfigError(
-        f"the package flwr is needed and cannot be imported ({error}): pip install 'fedsim-dynamics[flower]'"
+        f"the package flwr is needed and cannot be imported ({error}): {install('flower')}"
     ) from error
 
 Arrays = dict[str, NDArray[Any]]

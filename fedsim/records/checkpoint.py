@@ -20,10 +20,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from fedsim.common.errors import CheckpointError, RunError
-from fedsim.common.files import from_json, remove_folder, sha256, space, sync_folder
+from fedsim.common.files import from_json, remove_folder, save_tensors, sha256, space, sync_folder
 from fedsim.records.file_names import CONFIG
 from fedsim.server.rule_check import SAVED, unsaved
 
@@ -120,7 +120,7 @@ def _write_files(folder: Path, state: State, owner: str) -> None:
     for number, names in enumerate(_grouped(arrays)):
         path = folder / f"tensors-{number:05d}.safetensors"
         # Copies: tensors that share memory cannot be saved.
-        save_file({name: arrays[name].detach().cpu().clone().contiguous() for name in names}, path)
+        save_tensors({name: arrays[name].detach().cpu().clone().contiguous() for name in names}, path)
         files[path.name] = sha256(path)
     checksum = hashlib.sha256(body.encode()).hexdigest()
     head = {"format": FORMAT, "owner": owner, "files": files, "state_sha256": checksum, "state": body}

@@ -18,11 +18,10 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from fedsim.common.arrow_columns import coded, column
 from fedsim.common.errors import RunError
-from fedsim.common.files import read_parquet, sync_folder, write_atomically, write_parquet
+from fedsim.common.files import read_parquet, save_tensors, sync_folder, write_atomically, write_parquet
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import STATUSES
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
@@ -301,6 +300,6 @@ class Recorder:
 
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
     try:
-        save_file(tensors, path)
+        save_tensors(tensors, path)
     except SafetensorError as error:  # the only sign of a full disk is in its message
         raise OSError(errno.ENOSPC if "os error 28" in str(error) else errno.EIO, str(error)) from error

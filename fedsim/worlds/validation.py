@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -55,9 +56,10 @@ def columns_of(table: pa.Table) -> Columns:
         f"column {name!r} is missing{_suggestion(name, present)}" for name in COLUMNS if name not in present
     ]
     lines += [f"unknown column {name!r}; a trace has {known}" for name in present if name not in COLUMNS]
+    lines += [f"column {name!r} is there {n} times" for name, n in Counter(present).items() if n > 1]
     arrays: dict[str, Any] = {}
     for name in COLUMNS:
-        if name in present:
+        if present.count(name) == 1:
             try:
                 arrays[name] = _array(table, name)
             except Malformed as error:

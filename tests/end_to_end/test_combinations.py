@@ -319,7 +319,5 @@ def test_a_selector_that_goes_by_accuracies_needs_evaluations() -> None:
         prepare(config(selection={"name": "tifl"}, evaluate=evaluate))
     never = {"every_steps": 0}
     prepare(config(selection={"name": "tifl", "policy": "static"}, evaluate=never))
-    with pytest.raises(
-        ConfigError, match="'tifl' needs the clients' accuracies: expected evaluate.every_steps or"
-    ):
+    with pytest.raises(ConfigError, match="'tifl' needs the clients' accuracies: expected evaluate"):
         prepare(config(selection={"name": "tifl"}, evaluate=never))

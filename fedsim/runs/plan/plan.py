@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -243,9 +243,17 @@ def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
         ("audits", f"{audits:.0f} % more training" if audits else "none"),
         ("timeline", "exactly that of the run" if not planned.exact else f"approximate: {planned.exact}"),
         ("wall time of the run", f"{show_estimate(planned.wall_s)} (planned in {planned.planned_s:.1f} s)"),
-        ("memory of the run", show_bytes(planned.memory_bytes["total"])),
+        ("memory of the run", _memory(planned.memory_bytes)),
     ]
     return [*lines, ("", "* quartiles: lower | median | upper")]
+
+
+def _memory(parts: Mapping[str, int]) -> str:
+    """Return the total of the parts of the memory and those of at least 1 % of it, the largest first, as text."""
+    total = parts["total"]
+    largest = sorted((each for each in parts.items() if each[0] != "total"), key=lambda each: -each[1])
+    shown = [f"{name} {show_bytes(n)}" for name, n in largest if 100 * n >= total]
+    return f"{show_bytes(total)}: {', '.join(shown)}"
 
 
 def _spread(values: np.ndarray, write: Callable[[float], str], unit: str = "") -> str:

@@ -248,6 +248,13 @@ def test_fixed_table_names_what_is_wrong(tmp_path: Path, text: str, message: str
         make_table(tmp_path / "nowhere.csv")
 
 
+def test_fixed_needs_a_client() -> None:
+    from fedsim.plugins import build
+
+    with pytest.raises(ConfigError, match="'clients': expected at least one client, found none"):
+        build("selector", "fixed", {"clients": []})
+
+
 def test_fixed_takes_either_a_list_or_a_table(tmp_path: Path) -> None:
     from fedsim.plugins import build
 

@@ -19,7 +19,7 @@ from tracked import assert_whole, config
 pytestmark = [
     pytest.mark.skipif(
         find_spec("mlflow") is None,
-        reason="the package mlflow is not installed: pip install 'fedsim-dynamics[mlflow]'",
+        reason="the package mlflow is not installed: pip install '.[mlflow]'",
     ),
     pytest.mark.filterwarnings("ignore"),  # those of MLflow
 ]

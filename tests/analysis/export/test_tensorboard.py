@@ -22,7 +22,7 @@ from tracked import assert_whole, config
 
 there = pytest.mark.skipif(
     not any((Path(path) / "tensorboard" / "__init__.py").exists() for path in sys.path),
-    reason="the package tensorboard is not installed: pip install 'fedsim-dynamics[tensorboard]'",
+    reason="the package tensorboard is not installed: pip install '.[tensorboard]'",
 )
 
 
@@ -185,7 +185,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(
     with pytest.raises(SystemExit) as ended:
         main(argv)
     assert ended.value.code == 2
-    assert f"pip install 'fedsim-dynamics[{extra}]'" in capsys.readouterr().err
+    assert f"pip install '.[{extra}]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

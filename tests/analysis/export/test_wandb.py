@@ -21,7 +21,7 @@ from tracked import Curve, assert_whole, config
 pytestmark = [
     pytest.mark.skipif(
         find_spec("wandb") is None,
-        reason="the package wandb is not installed: pip install 'fedsim-dynamics[wandb]'",
+        reason="the package wandb is not installed: pip install '.[wandb]'",
     ),
     pytest.mark.filterwarnings("ignore"),  # those of wandb
 ]

@@ -61,6 +61,13 @@ def test_a_loop_is_the_same_as_its_laps_written_out():
     assert not found.same
 
 
+def test_shares_of_time_count_whole_and_begun_laps() -> None:
+    """Online in the first of 5, twice in 6: the share of a client's own period says nothing of the world."""
+    loop = Trace.of(0, 0, 1, "online", clients=1, horizon_us=6, periods={"online": np.array([5])})
+    written = Trace.of([0, 0], [0, 5], [1, 6], "online", clients=1, horizon_us=6)
+    assert compare_worlds(loop, written).distances["online share"] == 0
+
+
 def test_a_period_of_the_length_of_the_world_is_no_difference():
     a = Trace.of(0, 0, 2, "online", clients=1, horizon_us=4, after_end="repeat")
     rows = [0, 0], [0, 0], [2, 3], ["online", "uplink"], [1.0, 2.0]

@@ -211,6 +211,9 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
         ((studies[0], one), FolderError, "is not the folder of a study"),
         ((studies[0], "--axis", "rul"), ConfigError, "did you mean 'rule'"),
         ((studies[0], "--by", "availabilty"), ConfigError, "did you mean 'availability'"),
+        ((studies[0], "--by", "label2"), ConfigError, "did you mean 'label"),
+        ((studies[0], "--by", ""), ConfigError, "--by: expected a name, found none"),
+        ((studies[0], "--baseline", ""), ConfigError, "--baseline: expected a name, found none"),
         (
             (studies[0], "--split", "train"),
             FolderError,

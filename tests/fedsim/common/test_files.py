@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from fedsim.common.errors import FolderError, RunError
-from fedsim.common.files import read_parquet, write_atomically, write_json
+from fedsim.common.files import read_parquet, save_tensors, write_atomically, write_json
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -40,6 +42,19 @@ def test_a_file_is_flushed_to_disk_before_it_replaces_the_old_one(
     monkeypatch.setattr(os, "fsync", flush)
     write_json(path, {"a": 2})
     assert flushed == [(path.stat().st_ino, {"a": 1}), (tmp_path.stat().st_ino, {"a": 2})]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_tensors_may_be_read_by_those_who_may_read_other_files(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        save_tensors({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+        write_json(tmp_path / "manifest.json", {})
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode for name in ("model.safetensors", "manifest.json")]
+    assert modes[0] == modes[1]
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["a"], torch.ones(2))
 
 
 @pytest.mark.parametrize("linked", [False, True])

@@ -18,7 +18,7 @@ from fedsim.common.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(
     find_spec("flwr") is None,
-    reason="the package flwr is not installed: pip install 'fedsim-dynamics[flower]'",
+    reason="the package flwr is not installed: pip install '.[flower]'",
 )
 
 SHAPES = {"layer.weight": (3, 2), "layer.bias": (2,), "head.weight": (2, 2)}

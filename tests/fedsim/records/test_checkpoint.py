@@ -157,7 +157,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path, monkeypatch:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_tensors", full)
     with pytest.raises(RunError, match=r"cannot be written: .*No space left.* free in"):
         write(tmp_path, STATE, step=2, jobs=9, keep=1)
     assert [c.path.name for c in checkpoints(tmp_path)] == ["00000001-0000000005"]

@@ -145,6 +145,7 @@ def test_columns_are_checked_by_name_type_and_nulls():
         "unknown column 'clients'; a trace has client, start_us": good.append_column(
             "clients", good["client"]
         ),
+        "column 'client' is there 2 times": good.append_column("client", good["client"]),
         "column 'client' has type string, expected an integer": words,
         "column 'start_us' has type double": good.set_column(1, "start_us", good["start_us"].cast("double")),
         "column 'kind' has type int64, expected text": good.set_column(3, "kind", good["end_us"]),

@@ -19,7 +19,7 @@ from fedsim.data.tasks.hugging_face import pixels_of
 
 installed = pytest.mark.skipif(
     find_spec("datasets") is None,
-    reason="the package datasets is not installed: pip install 'fedsim-dynamics[hf]'",
+    reason="the package datasets is not installed: pip install '.[hf]'",
 )
 OWNERS = ["b", "a", "b", "c", "a", "b", "c", "c", "a"]
 LABELS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
