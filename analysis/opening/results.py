@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import product
 
 import numpy as np
 
 from fedsim.analysis.opening.evaluation import Evaluation
-from fedsim.analysis.opening.points import COLUMN_OF, Point, last_up_to
+from fedsim.analysis.opening.points import Point, last_up_to
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.arrays import Ints
@@ -23,19 +22,24 @@ def last_evaluations(
 ) -> list[LastEvaluation]:
     """Return the `last` evaluations of a finished run up to each point, on each split that it recorded.
 
-    They come by point, then by split, that of the run's configuration first, then by virtual time. A run with fewer
+    They come by split, that of the run's configuration first, then by point and by virtual time. A run with fewer
     evaluations has them all; one that does not reach a point has none there. Points are `end` and those with a number.
     """
     found: list[LastEvaluation] = []
-    for at, split in product(points, run.recorded_splits):
+    points = list(points)
+    for split in run.recorded_splits:
         evaluations = run.evaluations(split)
-        moved = bytes_by(run, np.array([e.time_us for e in evaluations], dtype=np.int64))
-        each = [_stored(run, cell, e, int(b), at) for e, b in zip(evaluations, moved, strict=True)]
-        kind, amount = parse_point(at)
-        reached = len(each) - 1
-        if amount is not None:
-            reached = last_up_to([getattr(e, COLUMN_OF[kind]) for e in each], amount)
-        found += each[: reached + 1][-last:]
+        times = np.array([e.time_us for e in evaluations], dtype=np.int64)
+        come = {
+            "steps": [e.step for e in evaluations],
+            "time": times.tolist(),
+            "bytes": bytes_by(run, times).tolist(),
+        }
+        for at in points:
+            kind, amount = parse_point(at)
+            count = len(evaluations) if amount is None else last_up_to(come[kind], amount) + 1
+            chosen = range(max(count - last, 0), count)
+            found += [_stored(run, cell, evaluations[i], come["bytes"][i], at) for i in chosen]
     return found
 
 
