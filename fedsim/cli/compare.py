@@ -89,7 +89,9 @@ class Questions:
     ] = False
     by: Annotated[
         str | None,
-        Option(help="Show accuracy by groups of clients too: availability, compute, used, label, ..."),
+        Option(
+            help="Show accuracy by groups of clients too, also of one run: availability, compute, used, label, ..."
+        ),
     ] = None
 
     def of_studies(self) -> dict[str, Any]:
@@ -191,33 +193,44 @@ def _to_target(study: analysis.Study, target: str, what: Questions) -> Iterable[
 
 
 def _beside_paper(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    if what.claims or second is not None or _beyond(what, {"last"}):
+    more = "--claim" if what.claims else _beyond(what, {"last"})
+    if second is not None or more:
         raise ConfigError(
-            "--published: it compares one study with its paper, and takes no other study or option but --last"
+            "--published: it compares one study with its paper, and takes no other study or option but --last; found "
+            f"{more or second}"
         )
     return analysis.published_tables(analysis.open_study(first).asked(what.of_studies()))
 
 
 def _of_claims(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    if second is not None or _beyond(what, {"last", "split"}):
+    more = _beyond(what, {"last", "split"})
+    if second is not None or more:
         raise ConfigError(
-            "--claim: it is about one study, and takes no other study or option but --last and --split"
+            "--claim: it is about one study, and takes no other study or option but --last and --split; found "
+            f"{more or second}"
         )
     study = analysis.open_study(first)
     _require_finished(study)
     return [analysis.claim_table(study.asked(what.of_studies()), what.claims or [])]
 
 
-def _beyond(what: Questions, allowed: set[str]) -> bool:
-    """Return whether options are set beside --published or --claim and those allowed, keys of `compare`."""
-    return bool(what.components or what.target or what.of_studies().keys() - allowed)
+def _beyond(what: Questions, allowed: set[str]) -> str:
+    """Return the options that are set beside --published or --claim and those allowed, keys of `compare`."""
+    options = {"group": "--by", "metrics": "--metric"}
+    found = [options.get(key, f"--{key}") for key in what.of_studies() if key not in allowed]
+    found += ["--target"] * (what.target is not None) + ["--components"] * what.components
+    return ", ".join(found)
 
 
 def _of_arms(folder: Path, what: Questions) -> Iterator[Table]:
     runs = analysis.open_all(folder)
-    if len(runs) < 2:
-        raise ConfigError(f"{folder} is no study: expected a second run to compare it with, found none")
-    yield analysis.arms_table(runs, what.baseline, what.split)
+    if len(runs) > 1:
+        yield analysis.arms_table(runs, what.baseline, what.split)
+    elif what.by is None or what.baseline is not None:
+        raise ConfigError(
+            f"{folder} is no study: expected a second run to compare it with, found none; one run alone is shown with "
+            "--by"
+        )
     if what.by is not None:
         for run in runs:
             yield from analysis.run_participation_tables(run, [what.by], what.split)

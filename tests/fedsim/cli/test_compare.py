@@ -157,6 +157,12 @@ def test_groups_are_of_the_split_that_is_compared(tmp_path: Path) -> None:
             assert f"{100 * mean:.0f}" in groups.split()
 
 
+def test_one_run_alone_is_shown_by_groups(studies: list[Path]) -> None:
+    text = compared(studies[0] / "runs/fedavg/seed-1", "--by", "jobs")
+    assert "accuracy by group of clients" in text
+    assert "each arm against" not in text
+
+
 def test_an_unknown_group_costs_no_other_table(studies: list[Path]) -> None:
     runs = [studies[0] / "runs" / rule / "seed-1" for rule in RULES]
     for folders, title in ((studies[:1], "difference from fedavg"), (runs, "at equal points")):
@@ -207,6 +213,13 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
         ((failed, "--at", "steps"), FolderError, "no run of the study is done"),
         ((studies[0], failed), FolderError, "failed: no run of the study is done"),
         ((one,), ConfigError, "expected a second run to compare it with, found none"),
+        ((one, "--by", "used", "--baseline", "a"), ConfigError, "one run alone is shown with --by"),
+        (
+            (studies[0], "--claim", "gini: a < b", "--test", "t", "--by", "used"),
+            ConfigError,
+            "found --by, --test",
+        ),
+        ((studies[0], "--published", "--target", "gini=1"), ConfigError, "option but --last; found --target"),
         ((one, several), ConfigError, "expected two runs, found 4"),
         ((studies[0], one), FolderError, "is not the folder of a study"),
         ((studies[0], "--axis", "rul"), ConfigError, "did you mean 'rule'"),
