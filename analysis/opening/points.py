@@ -39,7 +39,9 @@ def kind_of(at: Point) -> str:
 def place_of(at: Point) -> str:
     """Return a point in words, such as `at the end of each run`, `after equal steps` or `after 500 steps`."""
     kind, _, amount = at.partition("=")
-    return _AFTER[kind].format(amount) if amount else _PLACES[kind]
+    if not amount:
+        return _PLACES[kind]
+    return "after 1 step" if at == "steps=1" else _AFTER[kind].format(amount)
 
 
 def in_order(points: Iterable[Point]) -> list[Point]:

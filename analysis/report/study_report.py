@@ -229,8 +229,14 @@ def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         "note",
     )
     for at in points_of(study):
-        place = place_of(at)
-        yield Heading(f"{place[:1].upper()}{place[1:]}{conditions(study, at)}", 3)
+        place = f"{place_of(at)[:1].upper()}{place_of(at)[1:]}"
+        try:
+            where = conditions(study, at)
+        except FolderError as error:
+            yield Heading(place, 3)
+            yield Text(f"Not compared: {error}.")
+            continue
+        yield Heading(f"{place}{where}", 3)
         yield from _differences_at(at, study, axis, metrics)
 
 

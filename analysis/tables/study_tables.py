@@ -46,16 +46,24 @@ def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
     `interactions.<point>`: the same columns for `interactions`. All for each point of `compare.at` (by default `end`).
     With `compare.target`, `target.<unit>`: a row per combination of levels, see `target_frames`.
     `participation.groups` and `participation.measures`, if `compare.group` asks for a group: see
-    `fedsim.analysis.tables.group_tables.participation_frames`. Raises RunError if no run is done.
+    `fedsim.analysis.tables.group_tables.participation_frames`. A point at which runs cannot be compared is left out.
+    Raises RunError if no run is done, or there is no other point.
     """
     opened = study if isinstance(study, Study) else open_study(study)
-    frames = {}
+    frames: dict[str, pd.DataFrame] = {}
+    refused: list[FolderError] = []
     for at in points_of(opened):
-        frames[f"levels.{at}"] = level_frame(opened, at)
+        try:
+            frames[f"levels.{at}"] = level_frame(opened, at)
+        except FolderError as error:
+            refused.append(error)
+            continue
         if differences := list(_differences(opened, at)):
             frames[f"differences.{at}"] = difference_frame(differences)
         if found := list(_interactions(opened, at)):
             frames[f"interactions.{at}"] = difference_frame(found)
+    if refused and not frames:
+        raise refused[0]
     if target := opened.compare.get("target"):
         by_unit = target_frames(opened, *parse_target(target))
         frames |= {f"target.{unit}": frame for unit, frame in by_unit.items()}

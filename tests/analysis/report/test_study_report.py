@@ -22,6 +22,7 @@ from fedsim.analysis.report.report_files import as_csv, as_latex, write_tables
 from fedsim.analysis.report.study_findings import study_findings
 from fedsim.analysis.report.study_report import study_document
 from fedsim.analysis.statistics.paired.differences import differences
+from fedsim.analysis.tables.study_tables import study_frames
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError, FolderError
 from pages import Page
@@ -166,6 +167,20 @@ def test_curves_are_taken_where_all_seeds_have_been() -> None:
     grid, (values,) = on_one_grid([one, two], "step", ["x"])
     assert grid.tolist() == [0, 10, 15, 20]
     assert values.tolist() == [[1, 2, 2, 3], [5, 5, 6, 6]]
+
+
+def test_a_point_that_runs_do_not_reach_costs_no_other(tmp_path: Path) -> None:
+    axes, compare = {"rule": ["fedavg", "fedfv"]}, {"axis": "rule", "at": ["end", "steps=1", "steps=9"]}
+    study = write_study(tmp_path / "made", tables, axes=axes, seeds=[1, 2, 3], compare=compare)
+    page = page_of(study, tmp_path / "page.html")
+    assert "After 1 step" in page.text
+    assert re.search(
+        "After 9 steps.*Not compared: .*expected evaluations before and after steps=9", page.text, re.DOTALL
+    )
+    assert {f"levels.{at}" for at in ("end", "steps=1")} < study_frames(study).keys()
+    assert "levels.steps=9" not in study_frames(study)
+    with pytest.raises(FolderError, match="before and after steps=9"):
+        study_frames(study.asked({"at": ["steps=9"]}))
 
 
 def test_each_writes_a_page_for_every_run_and_links_to_it(tmp_path: Path) -> None:
