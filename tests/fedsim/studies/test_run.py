@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -695,6 +696,21 @@ def test_results_hold_the_points_with_a_number_that_the_study_names(tmp_path: Pa
     results = (folder / "results.csv").read_text()
     run_here(load_study(folder / "study.toml"), tmp_path)
     assert (folder / "results.csv").read_text() == results
+
+
+def test_results_of_other_seeds_may_be_appended(tmp_path: Path) -> None:
+    """As docs/slurm.md divides a study among machines."""
+    for out, seeds in {"a": "1-2", "b": "3-4", "all": "4"}.items():
+        run_here(load_study(SMALLEST, sets=STEPS, seeds=seeds), tmp_path / out)
+    first, second = (tmp_path / out / "smallest" for out in "ab")
+    with (first / "results.csv").open("a") as file:
+        file.writelines((second / "results.csv").read_text().splitlines(keepends=True)[1:])
+    settings = tomllib.loads((first / "study.toml").read_text())
+    (first / "study.toml").write_text(tomli_w.dumps(settings | {"seeds": [1, 2, 3, 4]}))
+    run_here(load_study(first / "study.toml"), tmp_path / "a")
+    merged, whole = (analysis.open_study(tmp_path / out / "smallest") for out in ("a", "all"))
+    assert merged.digest == whole.digest is not None
+    assert not (first / "runs" / "fedavg" / "seed-3").exists()
 
 
 def test_results_hold_every_split(tmp_path: Path) -> None:
