@@ -47,8 +47,8 @@ class Questions:
         list[str] | None,
         Option(
             metavar="POINT",
-            help="Studies: compare at end, at equal steps, time or bytes, or at steps=500, time=6h or bytes=1GB; may "
-            "be repeated.",
+            help="Studies or two runs: compare at end, at equal steps, time or bytes, or at steps=500, time=6h or "
+            "bytes=1GB; may be repeated.",
         ),
     ] = None
     last: Annotated[
@@ -124,7 +124,7 @@ def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[T
     of_studies = {
         "--axis": what.axis,
         "--metric": what.metrics,
-        "--at": what.at,
+        "--at": what.at if second is None else None,
         "--last": what.last,
         "--test": what.test,
         "--target": what.target,
@@ -139,7 +139,7 @@ def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[T
         raise ConfigError(
             "--baseline: it is for a study or a folder of arms; of two runs the first is the baseline"
         )
-    return _of_runs(first, second, what.split, what.by)
+    return _of_runs(first, second, what)
 
 
 def _refuse(folder: Path, kind: str, options: Mapping[str, object]) -> None:
@@ -236,24 +236,24 @@ def _of_arms(folder: Path, what: Questions) -> Iterator[Table]:
             yield from analysis.run_participation_tables(run, [what.by], what.split)
 
 
-def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> Iterator[Table | Text]:
+def _of_runs(first: Path, second: Path, what: Questions) -> Iterator[Table | Text]:
     runs = analysis.open_all([first, second])
     if len(runs) != 2:
         raise ConfigError(
             f"{first} and {second}: expected two runs, found {len(runs)}: name the folder of each"
         )
-    at_end = analysis.compare(runs[0], runs[1], split)
+    at_end = analysis.compare(runs[0], runs[1], what.split)
     yield at_end.table()
     at_equal_points: list[analysis.Comparison] = []
     refused: list[Text] = []
-    for at in analysis.POINTS[1:]:
+    for at in (at for at in what.at or analysis.POINTS if at != "end"):
         try:
-            at_equal_points.append(analysis.compare(runs[0], runs[1], split, at))
+            at_equal_points.append(analysis.compare(runs[0], runs[1], what.split, at))
         except FolderError as error:  # other clients were evaluated there
             refused.append(shown(str(error)))
     if at_equal_points:
         yield analysis.comparison_table(at_equal_points)
     yield from refused
-    if by is not None:
+    if what.by is not None:
         for run in runs:
-            yield from analysis.run_participation_tables(run, [by], at_end.split)
+            yield from analysis.run_participation_tables(run, [what.by], at_end.split)

@@ -157,6 +157,16 @@ def test_groups_are_of_the_split_that_is_compared(tmp_path: Path) -> None:
             assert f"{100 * mean:.0f}" in groups.split()
 
 
+def test_two_runs_are_compared_at_a_point_of_choice(studies: list[Path]) -> None:
+    first, second = (studies[0] / f"runs/{rule}/seed-1" for rule in RULES)
+    text = compared(first, second, "--at", "steps=1", "--at", "time")
+    found = analysis.compare(analysis.open_run(first), analysis.open_run(second), at="steps=1")
+    assert found.mean_shown in text
+    assert "steps=1" in text
+    assert "bytes" not in text
+    assert "expected evaluations before and after steps=999" in compared(first, second, "--at", "steps=999")
+
+
 def test_one_run_alone_is_shown_by_groups(studies: list[Path]) -> None:
     text = compared(studies[0] / "runs/fedavg/seed-1", "--by", "jobs")
     assert "accuracy by group of clients" in text
@@ -234,7 +244,8 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
         ),
         ((studies[0], "--split", "tets"), FolderError, "there is no split 'tets'; did you mean 'test'"),
         ((one, one, "--metric", "gini"), ConfigError, "--metric: it is for studies, and .* is a run"),
-        ((one, one, "--at", "steps"), ConfigError, "--at: it is for studies"),
+        ((one, "--at", "steps", "--by", "used"), ConfigError, "--at: it is for studies"),
+        ((one, one, "--at", "stepz"), ConfigError, "there is no point 'stepz'"),
         ((one, one, "--last", "2"), ConfigError, "--last: it is for studies"),
         ((one, one, "--test", "t"), ConfigError, "--test: it is for studies"),
         ((studies[0], "--last", "99"), FolderError, "last: expected 99 evaluations to average, found "),
