@@ -194,6 +194,8 @@ def _published(study: Study) -> Iterator[Block]:
     if len(values):
         caption = f"Means over seeds{conditions(study)}, with 95 % t intervals, and the paper's values"
         values["metric"] = values["metric"].map(heading_of)
+        if (values["at"] == "end").all():
+            values = values.drop(columns="at")
         yield frame_table("published-values", caption, values, {"n": Column("seeds"), **numbers})
     if note := note_on_rows(study):
         yield Text(note, "note")
