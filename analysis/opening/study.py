@@ -166,6 +166,30 @@ class Study:
             raise ConfigError(f"test: expected rank or t, found {study.test!r}")
         return study
 
+    @arguments.checked
+    def titled(self, titles: Mapping[str, str]) -> Study:
+        """Return the study with other names of levels, by their names, for figures and tables; without `published`.
+
+        Raises ConfigError for a level that no axis has, and for levels of one axis with one name.
+        """
+        known = {level for levels in self.axes.values() for level in levels}
+        for level in titles.keys() - known:
+            raise ConfigError(f"{self.folder}: there is no level {level!r}{closest(level, known)}")
+        axes = {
+            axis: tuple(titles.get(level, level) for level in levels) for axis, levels in self.axes.items()
+        }
+        for axis, levels in axes.items():
+            if twice := next((level for level in levels if levels.count(level) > 1), None):
+                raise ConfigError(
+                    f"{self.folder}: {axis}: expected a title for each level, found {twice!r} twice"
+                )
+        cells = (
+            replace(cell, levels={axis: titles.get(level, level) for axis, level in cell.levels.items()})
+            for cell in self.cells
+        )
+        baseline = {key: titles.get(level, level) for key, level in self.compare.items() if key == "baseline"}
+        return replace(self, axes=axes, cells=tuple(cells), compare=self.compare | baseline, published=None)
+
     def require_point(self, at: str) -> tuple[str, int | None]:
         """Return what `parse_point` reads in `at`; raises ConfigError if it is no point."""
         try:

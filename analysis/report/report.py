@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from fedsim.analysis.drawing.picture import Picture
 from fedsim.analysis.opening.facts import troubles
@@ -36,7 +37,7 @@ from fedsim.analysis.report.run_sections import run_section
 from fedsim.analysis.tables.closing import ACCURACIES, closing, digits_of, noise_note, unseen_splits
 from fedsim.analysis.tables.compare import compare
 from fedsim.common import arguments
-from fedsim.common.errors import FolderError, RunError
+from fedsim.common.errors import ConfigError, FolderError, RunError, closest
 from fedsim.common.files import make_directory, write_text
 from fedsim.common.paths import as_path
 from fedsim.common.units import HOUR_US
@@ -68,18 +69,29 @@ def write_page(content: Document, out: str | Path) -> Path:
 
 
 @arguments.checked
-def run_document(runs: Sequence[Run], command: str = "") -> Document:
-    """Return the report about runs; its figures are drawn on demand. Raises FolderError if there is no run."""
+def run_document(
+    runs: Sequence[Run], command: str = "", titles: Mapping[str, str] = MappingProxyType({})
+) -> Document:
+    """Return the report about runs; its figures are drawn on demand.
+
+    `titles` are other names of runs, by their labels. Raises FolderError if there is no run, ConfigError for a title of
+    no run.
+    """
     if not runs:
         raise FolderError("a report needs at least one run")
-    command = command or report_command([run.folder for run in runs])
+    command = command or report_command([run.folder for run in runs], titles)
     runs = with_distinct_labels(runs)
+    labels = [run.label for run in runs]
+    for label in titles.keys() - set(labels):
+        raise ConfigError(f"there is no run {label!r}{closest(label, labels)}")
+    runs = with_distinct_labels([replace(run, label=titles.get(run.label, run.label)) for run in runs])
     return Document(_title(runs), command, tuple(_blocks(runs)))
 
 
-def report_command(paths: Sequence[Path]) -> str:
-    """Return the command line that makes a report about folders."""
-    return f"fedsim report {shlex.join(map(str, paths))}"
+def report_command(paths: Sequence[Path], titles: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the command line that makes a report about folders, with `titles` for levels or runs."""
+    options = [word for name, title in titles.items() for word in ("--title", f"{name}={title}")]
+    return f"fedsim report {shlex.join([*map(str, paths), *options])}"
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 from urllib.parse import quote
 
@@ -60,14 +61,18 @@ _AXES: dict[str, Literal["time", "step"]] = {"time": "time", "steps": "step"}
 
 
 @arguments.checked
-def study_document(study: Study, out: str | Path, command: str = "") -> Document:
+def study_document(
+    study: Study, out: str | Path, command: str = "", titles: Mapping[str, str] = MappingProxyType({})
+) -> Document:
     """Return the report about a study; its figures are drawn on demand.
 
-    `out` is where the page will be written, to which its links are relative. The page lists cells that failed or are
-    missing. Raises RunError if a finished run's files cannot be read.
+    `out` is where the page will be written, to which its links are relative; `titles` are other names of levels, as of
+    `Study.titled`. The page lists cells that failed or are missing. Raises RunError if a finished run's files cannot be
+    read, ConfigError for titles of no level.
     """
-    command = command or report_command([study.folder])
-    return Document(f"fedsim study: {study.name}", command, tuple(_blocks(study, Path(out))))
+    command = command or report_command([study.folder], titles)
+    blocks = _blocks(study.titled(titles) if titles else study, _published(study), Path(out))
+    return Document(f"fedsim study: {study.name}", command, tuple(blocks))
 
 
 @arguments.checked
@@ -78,7 +83,7 @@ def write_run_reports(study: Study) -> int:
     return len(study.finished)
 
 
-def _blocks(study: Study, out: Path) -> Iterator[Block]:
+def _blocks(study: Study, published: Iterator[Block], out: Path) -> Iterator[Block]:
     yield Heading("Findings")
     yield Findings(findings(study))
     yield from _troubles(study)
@@ -91,7 +96,7 @@ def _blocks(study: Study, out: Path) -> Iterator[Block]:
         yield Text("No run of the study is done, so there is nothing to compare.")
     else:
         metrics = metrics_of(study)
-        yield from _published(study)
+        yield from published
         yield from _ends(study, metrics)
         yield from _differences(study, metrics)
         yield from target_blocks(study)

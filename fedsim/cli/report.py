@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,6 +23,12 @@ _Out = Annotated[
         "--out",
         "-o",
         help="The page to write; by default report.html in the folder, or here for several folders.",
+    ),
+]
+_Titles = Annotated[
+    list[str] | None,
+    Option(
+        "--title", metavar="NAME=TITLE", help="Show a level or a run under another name; may be repeated."
     ),
 ]
 _Each = Annotated[bool, Option("--each", help="Studies: also write a page into each run's folder.")]
@@ -79,11 +84,13 @@ class Files:
 
 
 @grouped
-def report(runs: _Runs, out: _Out = None, each: _Each = False, *, files: Files) -> None:
+def report(
+    runs: _Runs, out: _Out = None, each: _Each = False, title: _Titles = None, *, files: Files
+) -> None:
     """Write an HTML page about runs, side by side, or about a study. It can write figures and tables as files."""
     if out is not None and not out.is_dir():
         check_ending("--out", out, PAGES)
-    document = _document(runs, out, each, files.only or ())
+    document = _document(runs, out, each, _titles(title or ()), files.only or ())
     for finding in document.findings:
         say(f"- {finding}")
     files.write(document)
@@ -92,9 +99,25 @@ def report(runs: _Runs, out: _Out = None, each: _Each = False, *, files: Files) 
         say(f"report: {page}")
 
 
-def _document(folders: list[Path], out: Path | None, each: bool, only: Sequence[str]) -> analysis.Document:
+def _titles(texts: Sequence[str]) -> dict[str, str]:
+    """Return titles by name. Raises ConfigError."""
+    titles: dict[str, str] = {}
+    for text in texts:
+        name, sign, title = (part.strip() for part in text.partition("="))
+        if not (name and sign and title):
+            raise ConfigError(f"--title {text}: expected NAME=TITLE, such as fedmgda_plus=FedMGDA+")
+        if name in titles:
+            raise ConfigError(f"--title: expected one title for {name}, found two")
+        titles[name] = title
+    return titles
+
+
+def _document(
+    folders: list[Path], out: Path | None, each: bool, titles: Mapping[str, str], only: Sequence[str]
+) -> analysis.Document:
     """Open the folders, show the closing table of runs, and return the report, which must have the names in `only`."""
-    command = f"fedsim report {shlex.join(map(str, folders))}"
+    from fedsim.analysis.report.report import report_command
+
     studies = [folder for folder in folders if analysis.is_study(folder)]
     if studies and len(folders) > 1:
         raise ConfigError(
@@ -104,13 +127,13 @@ def _document(folders: list[Path], out: Path | None, each: bool, only: Sequence[
         study = analysis.open_study(studies[0])
         if each:
             say(f"{analysis.write_run_reports(study)} pages of runs written")
-        document = analysis.study_document(study, out if out is not None else studies[0], command)
+        document = analysis.study_document(study, out if out is not None else studies[0], titles=titles)
         document.require(only)
         return document
     if each:
         raise ConfigError(f"--each: expected the folder of a study, found that of a run: {folders[0]}")
     runs = analysis.open_all(folders)
-    document = analysis.run_document(runs, command)
+    document = analysis.run_document(runs, report_command(folders, titles), titles)
     document.require(only)
     Terminal().print(analysis.closing_table(runs))
     return document

@@ -16,7 +16,7 @@ from fedsim.analysis.drawing.picture import COLOURS
 from fedsim.analysis.report.report import run_document
 from fedsim.cli.main import app
 from fedsim.cli.report import report as report_command
-from fedsim.common.errors import RunError
+from fedsim.common.errors import ConfigError, RunError
 from pages import Page
 from small import run, small
 from synthetic_runs import US, evals_table, jobs_table, steps_table, world_table, write_run
@@ -254,6 +254,26 @@ def test_a_large_run_gives_a_small_page(tmp_path: Path) -> None:
     assert out == tmp_path / "report.html"
     assert out.stat().st_size < 1_000_000
     assert len(Page(out.read_text()).elements) < 5000
+
+
+def test_runs_are_shown_under_their_titles(single: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = single
+    name = analysis.open_run(folder).label
+    command = ["report", str(folder), "--title", f"{name}=FedMGDA+ <b>", "--out", str(tmp_path / "page.html")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "FedMGDA+ <b>" in result.output
+    assert f"--title '{name}=FedMGDA+ <b>'" in Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
+    for titles, words in (
+        (("nobody=A",), f"there is no run 'nobody'.*{name}"),
+        (("A",), "--title A: expected NAME=TITLE, such as"),
+        ((f"{name}= ",), "expected NAME=TITLE"),
+        ((f"{name}=A", f"{name}=B"), f"--title: expected one title for {name}, found two"),
+    ):
+        options = [word for title in titles for word in ("--title", title)]
+        refused = CliRunner().invoke(app, ["report", str(folder), *options])
+        assert isinstance(refused.exception, ConfigError)
+        assert re.search(words, str(refused.exception))
 
 
 def test_a_report_needs_a_run(tmp_path: Path) -> None:

@@ -183,6 +183,25 @@ def test_a_point_that_runs_do_not_reach_costs_no_other(tmp_path: Path) -> None:
         study_frames(study.asked({"at": ["steps=9"]}))
 
 
+def test_levels_are_shown_under_their_titles(study: Study, tmp_path: Path) -> None:
+    titles = {"fedavg": "FedAvg", "fedfv": "FedFV <α>", "high": "half lost"}
+    document = study_document(study, tmp_path, titles=titles)
+    page = Page(write_page(document, tmp_path / "page.html").read_text(encoding="utf-8"))
+    for words in ("FedAvg", "FedFV <α>", "half lost", "fedsim report", "--title 'fedfv=FedFV <α>'"):
+        assert words in page.text
+    findings = page.text[: page.text.index("What was asked")]
+    assert "fedfv" not in findings.replace("--title 'fedfv=", "")
+    write_tables(document, tmp_path / "tables", ["differences-end-mean-percent"])
+    with (tmp_path / "tables" / "differences-end-mean-percent.csv").open(newline="") as file:
+        assert {row["rule"] for row in csv.DictReader(file)} == {"FedFV <α>"}
+    found, plain = (differences(each, "mean_percent") for each in (study.titled(titles), study))
+    assert [each.values.tolist() for each in found] == [each.values.tolist() for each in plain]
+    wrong = {"no level 'fedfw'; did you mean 'fedfv'": "fedfw", "found 'fedavg' twice": "fedfv"}
+    for words, level in wrong.items():
+        with pytest.raises(ConfigError, match=words):
+            study.titled({level: "fedavg"})
+
+
 def test_each_writes_a_page_for_every_run_and_links_to_it(tmp_path: Path) -> None:
     study = write_study(tmp_path / "two words", tables, axes={"rule": ["fedavg", "fedfv"]}, seeds=[1])
     done = CliRunner().invoke(app, ["report", str(study.folder), "--each"], catch_exceptions=False)
