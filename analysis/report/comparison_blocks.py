@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NUMBERS = (
-    Column("95 % low", 3, signed=True),
-    Column("95 % high", 3, signed=True),
-    Column("t low", 3, signed=True),
-    Column("t high", 3, signed=True),
-    Column("seeds better, %", 0),
+    Column("95 % low", 3, signed=True, wide=True),
+    Column("95 % high", 3, signed=True, wide=True),
+    Column("95 % low by t", 3, signed=True),
+    Column("95 % high by t", 3, signed=True),
+    Column("seeds better, %", 0, wide=True),
     Column("p Holm", 3, least=LEAST_P),
-    Column("p {test}, not corrected", 3, least=LEAST_P),
-    Column("p sign, not corrected", 3, least=LEAST_P),
-    Column("effect size d_z", 2, signed=True),
-    Column("detects (80 %)", 3),
-    Column("seeds for 80 %"),
-    Column("pairing factor", 2),
+    Column("p {test}, not corrected", 3, least=LEAST_P, wide=True),
+    Column("p sign, not corrected", 3, least=LEAST_P, wide=True),
+    Column("effect size d_z", 2, signed=True, wide=True),
+    Column("detects (80 %)", 3, wide=True),
+    Column("seeds for 80 %", wide=True),
+    Column("pairing factor", 2, wide=True),
 )
 """The columns behind the mean difference."""
 _SCALES: dict[Unit, tuple[str, float, int]] = {

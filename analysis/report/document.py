@@ -87,6 +87,8 @@ class Column:
     signed: bool = False
     least: float = 0.0
     """Positive numbers below this, such as small p values, are written as below it."""
+    wide: bool = False
+    """Left out of LaTeX, as a page of a paper has no room for it; the report and the CSV file have it."""
 
     def show(self, value: Any) -> str:
         """Return a value as text; a dash stands for None and NaN, ∞ for infinity."""

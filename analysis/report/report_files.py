@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,10 +105,11 @@ def as_csv(table: Table) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """Return a table as LaTeX for `\\usepackage{booktabs}`, with the digits of the page."""
-    kinds = "".join("l" if words else "r" for words in table.words())
-    lines = (" & ".join(map(_tex, row)) + r" \\" for row in table.texts())
-    head = " & ".join(_tex(column.heading) for column in table.columns) + r" \\"
+    """Return a table as LaTeX for `\\usepackage{booktabs}`, with the digits of the page, without its `wide` columns."""
+    narrow = [not column.wide for column in table.columns]
+    kinds = "".join("l" if words else "r" for words in compress(table.words(), narrow))
+    lines = (" & ".join(map(_tex, compress(row, narrow))) + r" \\" for row in table.texts())
+    head = " & ".join(_tex(column.heading) for column in compress(table.columns, narrow)) + r" \\"
     return "\n".join(_latex_lines(table, kinds, head, lines)) + "\n"
 
 

@@ -127,6 +127,11 @@ def test_tables_hold_the_differences_to_the_last_digit(study: Study, tmp_path: P
         assert float(row["p rank, not corrected"]) == each.p_value
         assert int(row["seeds"]) == each.n
     assert [row["seeds"] for row in rows] == ["4", "3"]
+    tex = (tmp_path / "differences-end-mean-percent.tex").read_text(encoding="utf-8")
+    heading, first, *_ = (line.split(" & ") for line in tex.splitlines() if " & " in line)
+    columns = ["rule", "dropout", "seeds", "mean difference", "95 \\% low by t", "95 \\% high by t", "p Holm"]
+    assert [column in each for column, each in zip(columns, heading, strict=True)] == [True] * 7
+    assert first[3] == f"{found[0].mean:+.3f}".replace("-", "−")
 
 
 def test_a_table_names_the_test_that_decides(study: Study, tmp_path: Path) -> None:
@@ -144,7 +149,9 @@ def test_a_small_p_value_is_not_written_as_zero(study: Study, tmp_path: Path) ->
         "<0.001",
         "0.012",
     ]
-    assert r"\textless{}0.001" in as_latex(table)
+    assert r"\textless{}0.001" in as_latex(
+        difference_block("smaller", [replace(found, p_holm=2.0**-11)], study)
+    )
     assert f",{2.0**-11}," in as_csv(table)
 
 
