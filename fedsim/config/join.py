@@ -24,8 +24,8 @@ def _checked_assign(assign: Any) -> Any:
         if source and source not in _OTHERS:
             lines.append(f"there is no source {source!r} to assign{closest(source, _OTHERS)}")
         elif isinstance(matching, bool) or not isinstance(matching, str | int | float):
-            lines.append(f"expected 'independent', 'rank' or a number from -1 to 1, found {matching!r}")
-        else:
+            lines.append(f"expected 'independent', 'rank', 'id' or a number from -1 to 1, found {matching!r}")
+        elif matching != "id":
             try:
                 correlation_of(matching)
             except ConfigError as error:

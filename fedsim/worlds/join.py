@@ -16,7 +16,7 @@ from fedsim.common.units import show_us
 from fedsim.worlds.availability import Unknown, sessions_of
 from fedsim.worlds.client_statistics import bandwidth, share, speed, time_us
 from fedsim.worlds.interval_arithmetic import table_of, taken
-from fedsim.worlds.matching import AssignmentRule, assign
+from fedsim.worlds.matching import AssignmentRule, assign, spearman
 from fedsim.worlds.trace import KINDS, MODELLED, Spans, Trace
 from fedsim.worlds.transforms import crop, drawn, identity, laps_us, source_text
 
@@ -59,12 +59,12 @@ def join(
 ) -> Trace:
     """Make a world of `clients` clients (by default as many as `availability` has) out of several.
 
-    Clients of each source are drawn as in `resample`, and `assignment` pairs them with those of `availability`. It may
-    differ by source (`{"compute": 0.7}`; others are independent). Scores are the share of time online, samples per
-    second, bytes per second and the share of time without a fault; unknown time counts as `unknown` says. A shorter
-    source begins again after its own horizon; of a longer one, what lies beyond the joined horizon counts for nothing.
-    Origin and end are those of `availability`. Raises TraceError where the sources do not fit together, ConfigError for
-    a wrong assignment.
+    Clients of each source are drawn as in `resample`, and `assignment` pairs them with those of `availability`; `id`
+    takes the clients of the same ids. It may differ by source (`{"compute": 0.7}`; others are independent). Scores are
+    the share of time online, samples per second, bytes per second and the share of time without a fault; unknown time
+    counts as `unknown` says. A shorter source begins again after its own horizon; of a longer one, what lies beyond the
+    joined horizon counts for nothing. Origin and end are those of `availability`. Raises TraceError where the sources
+    do not fit together, ConfigError for a wrong assignment.
     """
     others = {"compute": compute, "network": network, "faults": faults}
     sources = {name: trace for name, trace in others.items() if trace is not None}
@@ -81,12 +81,37 @@ def join(
     parts, assignments = {"availability": base}, {}
     online = _online_share(availability, unknown)[base_clients]
     for name, trace in sources.items():
-        chosen = drawn(_described_clients(name, trace), n, replace, seed, f"join {name}")
-        pairs = assign(online, _SCORES[name](trace)[chosen], rules[name], seed, f"join {name}")
-        parts[name] = _Part(trace, chosen[pairs.right], gives[name], identities[name])
-        assignments[name] = pairs.facts()
+        described, scores = _described_clients(name, trace), _SCORES[name](trace)
+        if rules[name] == "id":
+            chosen = _of_equal_id(name, trace, described, availability, base_clients)
+            assignments[name] = {"how": "id", "spearman": spearman(online, scores[chosen])}
+        else:
+            chosen = drawn(described, n, replace, seed, f"join {name}")
+            pairs = assign(online, scores[chosen], rules[name], seed, f"join {name}")
+            chosen, assignments[name] = chosen[pairs.right], pairs.facts()
+        parts[name] = _Part(trace, chosen, gives[name], identities[name])
     drawing = {"clients": n, "replace": replace, "seed": seed}
     return _put_together(parts, horizon_us, {"assignment": assignments, "drawn": drawing})
+
+
+def _of_equal_id(name: str, trace: Trace, described: Ints, availability: Trace, wanted: Ints) -> Ints:
+    """Return the client of a source, among those `described`, with the id of each `wanted` client of availability."""
+    for part, world in (("availability", availability), (name, trace)):
+        if "id" not in world.about.column_names:
+            raise TraceError(f"join: source {part!r}: expected ids of clients to assign by, found none")
+    ids, of_source = availability.about["id"].to_pylist(), trace.about["id"].to_pylist()
+    number = {of_source[client]: client for client in described.tolist()}
+    if len(number) < len(described):
+        twice = next(i for i in number if of_source.count(i) > 1)
+        raise TraceError(
+            f"join: source {name!r}: expected ids that differ to assign by, found {twice!r} twice"
+        )
+    for each in (ids[client] for client in wanted.tolist()):
+        if each not in number:
+            raise TraceError(
+                f"join: source {name!r}: there is no client with the id {each!r}, which availability has"
+            )
+    return np.array([number[ids[client]] for client in wanted.tolist()], dtype=np.int64)
 
 
 def _up_to(trace: Trace, horizon_us: int) -> Trace:

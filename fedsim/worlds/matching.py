@@ -12,8 +12,8 @@ from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.rng import rng
 
-AssignmentRule = Literal["independent", "rank"] | float
-"""`independent` (at random), `rank` (best with best) or a rank correlation from -1 to 1."""
+AssignmentRule = Literal["independent", "rank", "id"] | float
+"""`independent` (at random), `rank` (best with best), `id` (equal ids) or a rank correlation from -1 to 1."""
 
 _WORDS = {"independent": 0.0, "rank": 1.0}
 
@@ -39,7 +39,7 @@ def assign(left: ArrayLike, right: ArrayLike, rule: AssignmentRule, seed: int, p
     For a correlation rho, ranks follow a Gaussian copula with r = 2 sin(pi rho / 6), whose Spearman correlation is rho
     (Kruskal, "Ordinal measures of association", 1958, section 6). The correlation that results differs from it by about
     (1 - rho^2) / sqrt(n). Equal scores are put in random order, NaN below all others. Raises ValueError for lists of
-    different lengths, ConfigError for an unknown rule.
+    different lengths, ConfigError for an unknown rule and for `id`, which needs no scores.
     """
     first, second = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
@@ -53,11 +53,12 @@ def assign(left: ArrayLike, right: ArrayLike, rule: AssignmentRule, seed: int, p
 
 
 def correlation_of(rule: str | float) -> float:
-    """Return the rank correlation that an assignment rule asks for. Raises ConfigError for an unknown rule."""
+    """Return the rank correlation that an assignment rule asks for. Raises ConfigError for one that asks for none."""
     if isinstance(rule, str):
         if rule not in _WORDS:
+            known = closest(rule, [*_WORDS, "id"])
             raise ConfigError(
-                f"assignment {rule!r}: expected 'independent', 'rank' or a number from -1 to 1{closest(rule, _WORDS)}"
+                f"assignment {rule!r}: expected 'independent', 'rank', 'id' or a number from -1 to 1{known}"
             )
         return _WORDS[rule]
     if not -1 <= rule <= 1:

@@ -44,7 +44,7 @@ class Pairing:
         list[str] | None,
         Option(
             metavar="HOW",
-            help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
+            help="independent, rank, id or a rank correlation; for one source: compute=0.7; may be repeated.",
         ),
     ] = None
     replace: Annotated[

@@ -45,6 +45,37 @@ def test_every_client_lives_one_life_of_each_source(a, b, clients, seed):
         assert (lived[k] == source[k][ids]).all()
 
 
+def ids(*names):
+    return {"about": pa.table({"id": pa.array(names, pa.string())})}
+
+
+@pytest.mark.parametrize("clients", [None, 2])
+def test_clients_of_equal_ids_are_one_client(clients):
+    online = sessions([10, 20, 30], **ids("u3", "u1", "u2"))
+    slow = speeds(["compute"], [0.1, 0.2, 0.3, 0.4], 100, **ids("u1", "u2", "u3", "u4"))
+    joined = join(availability=online, compute=slow, assignment="id", clients=clients, seed=3)
+    names = joined.about.column("id").to_pylist()
+    assert len(names) == (clients or 3)
+    assert joined.spans("compute").value.tolist() == [
+        {"u1": 0.1, "u2": 0.2, "u3": 0.3}[name] for name in names
+    ]
+    assert json.loads(joined.source)["assignment"]["compute"]["how"] == "id"
+
+
+@pytest.mark.parametrize(
+    ("compute", "message"),
+    [
+        (ids("u1", "u2"), "source 'compute': there is no client with the id 'u3', which availability has"),
+        (ids("u1", "u1"), "source 'compute': expected ids that differ to assign by, found 'u1' twice"),
+        ({}, "source 'compute': expected ids of clients to assign by, found none"),
+    ],
+)
+def test_ids_that_do_not_match_are_told(compute, message):
+    online = sessions([10, 20], **ids("u3", "u1"))
+    with pytest.raises(TraceError, match=message):
+        join(availability=online, compute=speeds(["compute"], [1, 2], 100, **compute), assignment="id")
+
+
 @given(worlds(after_end="repeat"), worlds(after_end="repeat"), st.integers(0, 9))
 @settings(max_examples=40, deadline=None)
 def test_a_world_answers_for_a_joined_trace_as_for_its_sources(a, b, seed):

@@ -63,8 +63,8 @@ def test_sources_may_be_assigned_differently(place, options, methods):
 
 def test_problems_are_told(place):
     assert failed(ConfigError, *JOIN, "--assign", "rnk", "-o", "w.parquet") == (
-        "fedsim trace join: world.join.assign: assignment 'rnk': expected 'independent', 'rank' or a number from -1 to "
-        "1; did you mean 'rank'?"
+        "fedsim trace join: world.join.assign: assignment 'rnk': expected 'independent', 'rank', 'id' or a number from "
+        "-1 to 1; did you mean 'rank'?"
     )
     assert "no source 'comput' to assign; did you mean 'compute'?" in failed(
         ConfigError, *JOIN, "--assign", "comput=1", "-o", "w.parquet"
