@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import torch
+from threadpoolctl import threadpool_info
 
 from fedsim import plugins
 from fedsim.common.files import sha256
@@ -90,11 +91,25 @@ def _sha256_of(path: Path, mtime_ns: int, size: int) -> str:
 
 
 def processor() -> dict[str, str]:
-    """Return the vendor and the instruction set of the processor, on which the last bits of sums depend."""
+    """Return what the last bits of sums depend on: the processor's vendor, torch's instruction set and NumPy's BLAS."""
     return {
         "vendor": _cpuinfo("vendor_id") or "unknown",
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "blas": _blas(),
     }
+
+
+@cache
+def _blas() -> str:
+    """Return NumPy's BLAS and the kernels that it chose, by the processor or `OPENBLAS_CORETYPE`; empty if unknown."""
+    found = [
+        lib for lib in threadpool_info() if lib["user_api"] == "blas" and _is_of_numpy(Path(lib["filepath"]))
+    ]
+    return ", ".join(f"{lib['internal_api']} for {lib.get('architecture', 'any')}" for lib in found)
+
+
+def _is_of_numpy(library: Path) -> bool:
+    return any(folder.name.startswith("numpy") for folder in library.parents)
 
 
 @cache

@@ -36,6 +36,7 @@ class _Hardware(_Section):
     cpu: str | None = None
     vendor: str | None = None
     instructions: str | None = None
+    blas: str | None = None
     cores: Count | None = None
     memory_bytes: Count | None = None
     gpu: str | None = None

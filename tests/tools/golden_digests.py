@@ -24,9 +24,7 @@ from typing import Any
 
 import numpy as np
 import scipy
-import scipy.linalg  # brings a BLAS of its own
 import torch
-from threadpoolctl import threadpool_info
 
 ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":  # else the packages of tests would be taken for those of fedsim
@@ -50,21 +48,14 @@ def digests(path: Path) -> dict[str, str]:
         return {str(result.folder.relative_to(folder)): str(result.digest) for result in results}
 
 
-def _ours(library: Path) -> bool:
-    """Whether a library is NumPy's or SciPy's: solvers that other tests load bring more, which no run uses."""
-    return any(folder.name.startswith(("numpy", "scipy")) for folder in library.parents)
-
-
 def kind() -> dict[str, str]:
     """Return what sums of floating-point numbers depend on in their last bits: libraries and instruction sets."""
-    blas = [lib for lib in threadpool_info() if lib["user_api"] == "blas" and _ours(Path(lib["filepath"]))]
     return {
         "torch": ".".join(torch.__version__.split(".")[:2]),
         "numpy": ".".join(np.__version__.split(".")[:2]),
         "scipy": ".".join(scipy.__version__.split(".")[:2]),
         "machine": platform.machine(),
         **processor(),
-        "blas": ", ".join(sorted({f"{lib['internal_api']} for {lib['architecture']}" for lib in blas})),
     }
 
 

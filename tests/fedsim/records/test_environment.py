@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,6 +75,20 @@ def test_another_processor_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     change = f"instructions MMX, now {hardware['instructions']}"
     assert f"changed since it started: {change}; its results may differ" in capsys.readouterr().out
     assert [entry["changed"] for entry in read_manifest(folder)["resumed"]] == [[change]]
+
+
+@pytest.mark.skipif("openblas" not in hardware("cpu")["blas"], reason="NumPy has another BLAS here")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names of kernels are those of x86")
+@pytest.mark.parametrize("kernels", ["Haswell", "Sandybridge"])
+def test_the_kernels_of_numpy_are_recorded(kernels: str) -> None:
+    code = "from fedsim.records.environment import hardware; print(hardware('cpu')['blas'])"
+    environment = os.environ | {"OPENBLAS_CORETYPE": kernels}
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert told.stdout.strip() == f"openblas for {kernels}"
+    here = {"hardware": hardware("cpu") | {"blas": "openblas for Katmai"}}
+    assert changed(here, {}) == [f"blas openblas for Katmai, now {hardware('cpu')['blas']}"]
 
 
 def test_the_processor_is_that_of_the_system() -> None:
