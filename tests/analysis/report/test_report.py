@@ -265,7 +265,7 @@ def test_runs_are_shown_under_their_titles(single: tuple[Path, str], tmp_path: P
     assert "FedMGDA+ <b>" in result.output
     assert f"--title '{name}=FedMGDA+ <b>'" in Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
     for titles, words in (
-        (("nobody=A",), f"there is no run 'nobody'.*{name}"),
+        (("other=A",), f"there is no run 'other'.*{name}"),
         (("A",), "--title A: expected NAME=TITLE, such as"),
         ((f"{name}= ",), "expected NAME=TITLE"),
         ((f"{name}=A", f"{name}=B"), f"--title: expected one title for {name}, found two"),
