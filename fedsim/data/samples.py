@@ -107,11 +107,16 @@ def clients_of(value: Any, n: int, where: str) -> Array:
             f"{where}: expected {n} whole numbers or texts, one for each sample, found {array.dtype} of shape "
             f"{list(array.shape)}{first}{whole}"
         )
-    if array.dtype.kind == "U" and all(each.isdecimal() and len(each) < 19 for each in array.tolist()):
-        as_numbers = array.astype(np.int64)
-        if len(np.unique(as_numbers)) == len(np.unique(array)):
-            return as_numbers
-    return array
+    numbers = as_numbers(array.tolist()) if array.dtype.kind == "U" else None
+    return array if numbers is None else np.array(numbers, dtype=np.int64)
+
+
+def as_numbers(names: Sequence[str]) -> list[int] | None:
+    """Return names of clients as whole numbers, which then order the clients; None if not all are, or two agree."""
+    if not all(name.isdecimal() and len(name) < 19 for name in names):
+        return None
+    numbers = [int(name) for name in names]
+    return numbers if len(set(numbers)) == len(set(names)) else None
 
 
 def rows_by_client(client: Array) -> tuple[NDArray[np.int64], ...]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.units import DAY_US, duration_us, show_us
+from fedsim.data.samples import as_numbers
 from fedsim.scenarios.importers.reading.files import Problems, Windows, about, shown
 from fedsim.worlds.importer import Imported
 from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace, TraceFacts
@@ -168,9 +169,10 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
 
 
 def by_name(names: Iterable[str]) -> list[str]:
-    """Return names of clients in the order in which a Task numbers them: by number if all are whole numbers."""
+    """Return names of clients in the order in which a Task numbers them."""
     each = list(names)
-    return sorted(each, key=int) if all(map(str.isdecimal, each)) else sorted(each)
+    numbers = as_numbers(each)
+    return sorted(each) if numbers is None else [name for _, name in sorted(zip(numbers, each, strict=True))]
 
 
 def _of_presence(kind: NDArray[np.str_]) -> NDArray[np.bool_]:

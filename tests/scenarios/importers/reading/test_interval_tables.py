@@ -36,13 +36,13 @@ def test_clients_are_numbered_as_they_appear():
     assert windows(trace, "unknown") == []
 
 
-@pytest.mark.parametrize("names", [("ben", "ada", "cy"), ("10", "9", "100"), ("7", "07", "x")])
+@pytest.mark.parametrize("names", [("ben", "ada", "cy"), ("10", "9", "100"), ("7", "07", "x"), ("7", "07")])
 @pytest.mark.parametrize("of_numbers", [False, True])
 def test_clients_in_the_order_of_their_names_are_those_of_a_task(
     names: tuple[str, ...], of_numbers: bool
 ) -> None:
     """Client i of the data has i + 1 samples of its own."""
-    if of_numbers and not all(map(str.isdecimal, names)):
+    if of_numbers and len({int(name) for name in names if name.isdecimal()}) < len(names):
         return
     log = "client,start_h,end_h\n" + "".join(f"{name},{i},{i + 1}\n" for i, name in enumerate(names))
     found = imported("csv", {"t.csv": log}, order="name")
