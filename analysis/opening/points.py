@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsim.analysis.opening.evaluation import Evaluation, on_common_clients
+from fedsim.common.errors import FolderError
+from fedsim.common.units import show_bytes, show_us
 from fedsim.config.study import compare
 from fedsim.config.study.compare import parse_point
 
@@ -27,6 +30,8 @@ _PLACES = {
     "bytes": "after equal bytes moved",
 }
 _AFTER = {"steps": "after {} steps", "time": "after {} of virtual time", "bytes": "after {} moved"}
+_AMOUNT = {"steps": "step {:,}".format, "time": show_us, "bytes": show_bytes}
+"""By point, how messages tell where an evaluation is."""
 _ENOUGH = 0.5
 """An exactly shared point is used if it lies beyond this share of the range that all runs reached."""
 
@@ -72,6 +77,22 @@ def last_up_to(values: Sequence[int], amount: int) -> int:
     """
     reached = len(values) > 0 and values[-1] >= amount
     return bisect_right(values, amount) - 1 if reached else -1
+
+
+def require_up_to(numbers: pd.DataFrame, at: Point, folder: Path) -> int:
+    """Return the index of a run's last evaluation up to a point with a number; `numbers` are the run's positions.
+
+    Raises FolderError that names the `folder` of a run that did not come as far.
+    """
+    kind, amount = parse_point(at)
+    values = numbers[COLUMN_OF[kind]].tolist()
+    index = -1 if amount is None else last_up_to(values, amount)
+    if index < 0:
+        first, last = (_AMOUNT[kind](values[i]) for i in (0, -1))
+        raise FolderError(
+            f"{folder}: expected evaluations before and after {at}, found the first at {first} and the last at {last}"
+        )
+    return index
 
 
 def same_clients(

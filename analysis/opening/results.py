@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from fedsim.analysis.opening.points import Point, last_up_to
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.arrays import Ints
+from fedsim.common.errors import FolderError
 from fedsim.config.study.compare import parse_point
 from fedsim.records.study_results import LastEvaluation
 
@@ -84,4 +86,27 @@ def evaluation_of(stored: LastEvaluation) -> Evaluation:
         correct=np.nan_to_num(correct).astype(np.int64),
         accuracy=accuracy,
         loss=np.full(len(samples), math.nan),
+    )
+
+
+def of_split(results: Sequence[LastEvaluation], split: str | None, folder: Path) -> list[LastEvaluation]:
+    """Return the results of a cell on a split, by default that of its configuration. Raises FolderError."""
+    wanted = split or results[0].split
+    if found := [result for result in results if result.split == wanted]:
+        return found
+    recorded = ", ".join(dict.fromkeys(result.split for result in results))
+    raise FolderError(f"{folder}: no evaluation on split {split!r} was recorded; found {recorded}")
+
+
+def how_to_repeat(results: Sequence[LastEvaluation], file: Path) -> str:
+    """Return what `file` has of a cell whose folder is missing, and how to run the cell again, in words."""
+    if not results:
+        return "fedsim study repeats cells whose folder is missing"
+    points = [result.at for result in results if result.split == results[0].split]
+    kept = points.count("end")
+    which = "its last evaluation" if kept == 1 else f"its last {kept} evaluations"
+    places = " or ".join(dict.fromkeys(points))
+    return (
+        f"{file} has {which} alone, for fedsim compare --at {places}; to run it again, remove its lines there and "
+        "repeat the study"
     )

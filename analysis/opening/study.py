@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from fedsim.analysis.opening.evaluation import Evaluation, latest
-from fedsim.analysis.opening.points import COLUMN_OF, Point, last_up_to, same_clients, same_point
-from fedsim.analysis.opening.results import bytes_by, evaluation_of
+from fedsim.analysis.opening.points import (
+    COLUMN_OF,
+    Point,
+    last_up_to,
+    require_up_to,
+    same_clients,
+    same_point,
+)
+from fedsim.analysis.opening.results import bytes_by, evaluation_of, how_to_repeat, of_split
 from fedsim.analysis.opening.run import Run, open_run, shared_us
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
-from fedsim.common.units import show_bytes, show_us
 from fedsim.config.study.compare import parse_point
 from fedsim.config.study.published import PublishedSection
 from fedsim.config.study.tune import TuneSection
@@ -28,8 +34,6 @@ if TYPE_CHECKING:
 
 Test = Literal["rank", "t"]
 """Tests that may decide: Wilcoxon's exact signed-rank test, or Student's t test of pairs."""
-_AMOUNT = {"steps": "step {:,}".format, "time": show_us, "bytes": show_bytes}
-"""By point, how messages tell where an evaluation is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +128,8 @@ class Study:
             try:
                 self._runs[cell.folder] = open_run(cell.folder)
             except FolderError as error:
-                raise FolderError(f"{error}; {self._again(cell)}") from error
+                raise FolderError(f"{error}; {how_to_repeat(cell.results, self.folder / RESULTS)}") from error
         return self._runs[cell.folder]
-
-    def _again(self, cell: Cell) -> str:
-        """Return what is left of a cell whose folder is missing, and how to run it again, in words."""
-        if not cell.results:
-            return "fedsim study repeats cells whose folder is missing"
-        points = [result.at for result in _of_split(cell, None)]
-        kept = points.count("end")
-        which = "its last evaluation" if kept == 1 else f"its last {kept} evaluations"
-        places = " or ".join(dict.fromkeys(points))
-        return (
-            f"{self.folder / RESULTS} has {which} alone, for fedsim compare --at {places}; to run it again, remove its "
-            "lines there and repeat the study"
-        )
 
     @arguments.checked
     def afresh(self, cell: Cell) -> Run:
@@ -272,7 +263,12 @@ class Study:
             if kind == "end":
                 chosen = [len(n) - 1 for n in numbers]
             elif amount is not None:
-                chosen = [self._reached(cell, n, at) for cell, n in zip(cells, numbers, strict=True)]
+                chosen = [
+                    len(n) - 1
+                    if cell.results
+                    else require_up_to(n, at, cell.folder)  # kept are those up to there
+                    for cell, n in zip(cells, numbers, strict=True)
+                ]
             else:
                 pairs = combinations(map(self.run, cells), 2)
                 past_us = max((shared_us(a, b, split) for a, b in pairs), default=-1)
@@ -298,24 +294,9 @@ class Study:
     def reaches(self, cell: Cell, at: Point) -> bool:
         """Return whether a finished cell has an evaluation at a point with a number."""
         if cell.results:
-            return any(result.at == at for result in _of_split(cell, self.split))
+            return any(result.at == at for result in of_split(cell.results, self.split, cell.folder))
         kind, amount = self.require_point(at)
-        return last_up_to(self.positions(cell)[COLUMN_OF[kind]].tolist(), amount or 0) >= 0
-
-    def _reached(self, cell: Cell, numbers: pd.DataFrame, at: Point) -> int:
-        """Return the index of a cell's last evaluation up to a point with a number. Raises FolderError without one."""
-        if cell.results:  # those kept for this point
-            return len(numbers) - 1
-        kind, amount = self.require_point(at)
-        values = numbers[COLUMN_OF[kind]].tolist()
-        index = last_up_to(values, amount or 0)
-        if index < 0:
-            first, last = (_AMOUNT[kind](values[i]) for i in (0, -1))
-            raise FolderError(
-                f"{cell.folder}: expected evaluations before and after {at}, found the first at {first} and the last "
-                f"at {last}"
-            )
-        return index
+        return amount is None or last_up_to(self.positions(cell)[COLUMN_OF[kind]].tolist(), amount) >= 0
 
     def _window(self, cell: Cell, split: str | None, i: int, at: Point) -> Sequence[Evaluation]:
         """Return the `last` evaluations of a cell up to the one at `i`."""
@@ -346,9 +327,9 @@ class Study:
 
     def _kept(self, cell: Cell, split: str | None, at: Point) -> list[LastEvaluation]:
         """Return the results of a cell without a run folder, on a split and up to a point. Raises FolderError."""
-        results = [result for result in _of_split(cell, split) if result.at == at]
+        results = [result for result in of_split(cell.results, split, cell.folder) if result.at == at]
         if not results:
-            raise FolderError(f"{cell.folder}: there is no such folder; {self._again(cell)}")
+            self.run(cell)  # raises an error, as these are gone
         return results
 
     def positions(self, cell: Cell, split: str | None = None, at: Point = "end") -> pd.DataFrame:
@@ -378,12 +359,3 @@ class Study:
             others = tuple(level for name, level in cell.levels.items() if name != among)
             groups.setdefault((*others, cell.seed), []).append(cell)
         return groups.values()
-
-
-def _of_split(cell: Cell, split: str | None) -> list[LastEvaluation]:
-    """Return a cell's results on a split, by default that of its configuration. Raises FolderError."""
-    wanted = split or cell.results[0].split
-    if results := [result for result in cell.results if result.split == wanted]:
-        return results
-    recorded = ", ".join(dict.fromkeys(result.split for result in cell.results))
-    raise FolderError(f"{cell.folder}: no evaluation on split {split!r} was recorded; found {recorded}")

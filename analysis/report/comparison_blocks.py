@@ -1,4 +1,4 @@
-"""The tables of a study's report that compare levels: paired differences, and the time to a target."""
+"""The tables of a study's report that compare: levels with each other, by time to a target, and with a paper."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Block, Column, Heading, Table, Text, frame_table
 from fedsim.analysis.statistics.paired.differences import PairedDifference
 from fedsim.analysis.statistics.time_to_target import Unit
-from fedsim.analysis.tables.difference_tables import LEAST_P
+from fedsim.analysis.tables.difference_tables import LEAST_P, conditions
 from fedsim.analysis.tables.headings import heading_of
+from fedsim.analysis.tables.published_tables import note_on_rows, published_frames
 from fedsim.analysis.tables.target_tables import SPREAD, target_frames, target_notes, title_of
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.units import HOUR_US
@@ -44,6 +45,14 @@ _SCALES: dict[Unit, tuple[str, float, int]] = {
     "bytes": (", MB", 1e6, 1),
 }
 """How the page writes a unit: behind the heading, the size, and the decimals."""
+_VALUE_COLUMNS = {
+    "mean": "mean",
+    "low": "95 % low",
+    "high": "95 % high",
+    "published": "paper",
+    "published_std": "± of the paper",
+    "p_holm": "p that they differ (Welch, Holm)",
+}
 _TO_TARGET = {
     "n": Column("runs"),
     "reached": Column("reached it"),
@@ -111,3 +120,28 @@ def _target_table(frame: pd.DataFrame, title: str, unit: Unit) -> Table:
         baseline = shown.pop("baseline").dropna().iloc[0]
         columns["speed_up"] = replace(columns["speed_up"], heading=f"speed-up over {baseline}")
     return frame_table(f"target-{unit}", title[:1].upper() + title[1:], shown, columns)
+
+
+def published_blocks(study: Study) -> Iterator[Block]:
+    """Yield the study's means beside the paper's values and the verdicts on its claims, if it repeats a table."""
+    if study.published is None:
+        return
+    yield Heading("Beside the paper")
+    yield Text(f"The study repeats {study.published.source}.")
+    frames = published_frames(study)
+    values, claims = frames["published.values"], frames["published.claims"]
+    numbers = {name: Column(text, 3) for name, text in _VALUE_COLUMNS.items()}
+    if len(values):
+        caption = f"Means over seeds{conditions(study)}, with 95 % t intervals, and the paper's values"
+        values["metric"] = values["metric"].map(heading_of)
+        if (values["at"] == "end").all():
+            values = values.drop(columns="at")
+        yield frame_table("published-values", caption, values, {"n": Column("seeds"), **numbers})
+    if note := note_on_rows(study):
+        yield Text(note, "note")
+    if len(claims):
+        pairing = f"each pair of levels, paired by seed, higher minus lower{conditions(study)}"
+        caption = f"What the paper concludes: {pairing}"
+        claims["metric"] = claims["metric"].map(heading_of)
+        pairs = {"mean": Column("difference", 3), "p_holm": Column("p Holm", 3), "n": Column("seeds")}
+        yield frame_table("published-claims", caption, claims, pairs)

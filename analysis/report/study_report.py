@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.study_curves import study_curves
 from fedsim.analysis.plots.variance_shares import variance_shares
 from fedsim.analysis.report.audit_section import audit_blocks
-from fedsim.analysis.report.comparison_blocks import difference_block, target_blocks
+from fedsim.analysis.report.comparison_blocks import difference_block, published_blocks, target_blocks
 from fedsim.analysis.report.document import (
     Block,
     Code,
@@ -48,7 +49,6 @@ from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.statistics.variance.study_components import factors_of, variance_components
 from fedsim.analysis.tables.difference_tables import by_axis, conditions, interaction_of, notes
 from fedsim.analysis.tables.headings import heading_of
-from fedsim.analysis.tables.published_tables import note_on_rows, published_frames
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
@@ -71,7 +71,7 @@ def study_document(
     read, ConfigError for titles of no level.
     """
     command = command or report_command([study.folder], titles)
-    blocks = _blocks(study.titled(titles) if titles else study, _published(study), Path(out))
+    blocks = _blocks(study.titled(titles) if titles else study, published_blocks(study), Path(out))
     return Document(f"fedsim study: {study.name}", command, tuple(blocks))
 
 
@@ -187,41 +187,6 @@ def _ends(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
     yield frame_table("ends", caption, frame, columns)
 
 
-def _published(study: Study) -> Iterator[Block]:
-    """Yield the study's means beside the paper's values and the verdicts on its claims, if it repeats a table."""
-    if study.published is None:
-        return
-    yield Heading("Beside the paper")
-    yield Text(f"The study repeats {study.published.source}.")
-    frames = published_frames(study)
-    values, claims = frames["published.values"], frames["published.claims"]
-    numbers = {name: Column(text, 3) for name, text in _VALUE_COLUMNS.items()}
-    if len(values):
-        caption = f"Means over seeds{conditions(study)}, with 95 % t intervals, and the paper's values"
-        values["metric"] = values["metric"].map(heading_of)
-        if (values["at"] == "end").all():
-            values = values.drop(columns="at")
-        yield frame_table("published-values", caption, values, {"n": Column("seeds"), **numbers})
-    if note := note_on_rows(study):
-        yield Text(note, "note")
-    if len(claims):
-        pairing = f"each pair of levels, paired by seed, higher minus lower{conditions(study)}"
-        caption = f"What the paper concludes: {pairing}"
-        claims["metric"] = claims["metric"].map(heading_of)
-        pairs = {"mean": Column("difference", 3), "p_holm": Column("p Holm", 3), "n": Column("seeds")}
-        yield frame_table("published-claims", caption, claims, pairs)
-
-
-_VALUE_COLUMNS = {
-    "mean": "mean",
-    "low": "95 % low",
-    "high": "95 % high",
-    "published": "paper",
-    "published_std": "± of the paper",
-    "p_holm": "p that they differ (Welch, Holm)",
-}
-
-
 def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
     yield Heading("Differences, paired by seed")
     try:
@@ -236,7 +201,8 @@ def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         "note",
     )
     for at in points_of(study):
-        place = f"{place_of(at)[:1].upper()}{place_of(at)[1:]}"
+        words = place_of(at)
+        place = f"{words[:1].upper()}{words[1:]}"
         try:
             where = conditions(study, at)
         except FolderError as error:
@@ -255,7 +221,7 @@ def _differences_at(at: Point, study: Study, axis: str, metrics: Sequence[str]) 
         except (ConfigError, RunError) as error:
             yield Text(f"{heading_of(metric)} not compared: {error}.")
     families = by_metric.items()
-    names = {metric: f"{at}-{metric}".replace("=", "-").replace("_", "-") for metric in by_metric}
+    names = {metric: _file_name(at, metric) for metric in by_metric}
     drawn = (_drawn(names[metric], each, study.axes[axis]) for metric, each in families)
     yield Gallery(tuple(chain.from_iterable(drawn)))
     if by_metric:
@@ -263,8 +229,13 @@ def _differences_at(at: Point, study: Study, axis: str, metrics: Sequence[str]) 
     for metric, each in families:
         yield difference_block(f"differences-{names[metric]}", each, study)
         for found in by_axis(interactions(study, metric, at)):
-            name = f"interactions-{found[0].axis}-{names[metric]}".replace("_", "-")
+            name = _file_name("interactions", found[0].axis, names[metric])
             yield difference_block(name, found, study, interaction_of(study, found))
+
+
+def _file_name(*parts: str) -> str:
+    """Return the name of a table or a figure made of these parts."""
+    return re.sub("[=_]", "-", "-".join(parts))
 
 
 def _drawn(name: str, differences: Sequence[PairedDifference], levels: Sequence[str]) -> Iterator[Figure]:
@@ -291,7 +262,7 @@ def _components(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         except (ConfigError, RunError) as error:
             yield Text(f"{heading_of(metric)} not divided: {error}.")
         else:
-            name = f"variance-{at}-{metric}".replace("=", "-").replace("_", "-")
+            name = _file_name("variance", at, metric)
             figures.append(Figure(name, partial(variance_shares, found)))
     yield Gallery(tuple(figures))
 

@@ -97,8 +97,9 @@ class Questions:
     def of_studies(self) -> dict[str, Any]:
         """Return the options of studies that are set, as keys of a study's `compare`."""
         named = {"axis": self.axis, "baseline": self.baseline, "split": self.split, "by": self.by}
-        for option in (option for option, name in named.items() if name == ""):
-            raise ConfigError(f"--{option}: expected a name, found none")
+        for option, name in named.items():
+            if name == "":
+                raise ConfigError(f"--{option}: expected a name, found none")
         keys = {"axis": self.axis, "baseline": self.baseline, "metrics": self.metrics, "at": self.at}
         more = {"last": self.last, "split": self.split, "group": self.by, "test": self.test}
         return {key: value for key, value in (keys | more).items() if value}
