@@ -260,14 +260,13 @@ class Study:
         split = split or self.split
         for cells in self._compared(axis):
             numbers = [self.positions(cell, split, at) for cell in cells]
+            last = [len(n) - 1 for n in numbers]
             if kind == "end":
-                chosen = [len(n) - 1 for n in numbers]
-            elif amount is not None:
+                chosen = last
+            elif amount is not None:  # the results of a cell without a run folder end there
                 chosen = [
-                    len(n) - 1
-                    if cell.results
-                    else require_up_to(n, at, cell.folder)  # kept are those up to there
-                    for cell, n in zip(cells, numbers, strict=True)
+                    i if cell.results else require_up_to(n, at, cell.folder)
+                    for cell, n, i in zip(cells, numbers, last, strict=True)
                 ]
             else:
                 pairs = combinations(map(self.run, cells), 2)
