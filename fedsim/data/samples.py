@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.common.arrays import as_numbers
 from fedsim.common.errors import DataError, described
 
 Array = NDArray[Any]
@@ -109,14 +110,6 @@ def clients_of(value: Any, n: int, where: str) -> Array:
         )
     numbers = as_numbers(array.tolist()) if array.dtype.kind == "U" else None
     return array if numbers is None else np.array(numbers, dtype=np.int64)
-
-
-def as_numbers(names: Sequence[str]) -> list[int] | None:
-    """Return names of clients as whole numbers, which then order the clients; None if not all are, or two agree."""
-    if not all(name.isdecimal() and len(name) < 19 for name in names):
-        return None
-    numbers = [int(name) for name in names]
-    return numbers if len(set(numbers)) == len(set(names)) else None
 
 
 def rows_by_client(client: Array) -> tuple[NDArray[np.int64], ...]:

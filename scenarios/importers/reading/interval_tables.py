@@ -11,10 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common.arrays import Ints
+from fedsim.common.arrays import Ints, as_numbers
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.units import DAY_US, duration_us, show_us
-from fedsim.data.samples import as_numbers
 from fedsim.scenarios.importers.reading.files import Problems, Windows, about, shown
 from fedsim.worlds.importer import Imported
 from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace, TraceFacts
