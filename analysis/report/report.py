@@ -88,9 +88,12 @@ def run_document(
     return Document(_title(runs), command, tuple(_blocks(runs)))
 
 
-def report_command(paths: Sequence[Path], titles: Mapping[str, str] = MappingProxyType({})) -> str:
+def report_command(
+    paths: Sequence[Path], titles: Mapping[str, str] = MappingProxyType({}), metrics: Sequence[str] = ()
+) -> str:
     """Return the command line that makes a report about folders, with `titles` for levels or runs."""
     options = [word for name, title in titles.items() for word in ("--title", f"{name}={title}")]
+    options += [word for metric in metrics for word in ("--metric", metric)]
     return f"fedsim report {shlex.join([*map(str, paths), *options])}"
 
 

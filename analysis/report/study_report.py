@@ -48,7 +48,7 @@ from fedsim.analysis.statistics.paired.differences import PairedDifference, diff
 from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.statistics.variance.study_components import factors_of, variance_components
 from fedsim.analysis.tables.difference_tables import by_axis, conditions, interaction_of, notes
-from fedsim.analysis.tables.headings import heading_of
+from fedsim.analysis.tables.headings import heading_of, name_of
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
@@ -221,7 +221,8 @@ def _differences_at(at: Point, study: Study, axis: str, metrics: Sequence[str]) 
         except (ConfigError, RunError) as error:
             yield Text(f"{heading_of(metric)} not compared: {error}.")
     families = by_metric.items()
-    names = {metric: _file_name(at, metric) for metric in by_metric}
+    texts = [f"{at}-{name_of(metric)}" for metric in by_metric]
+    names = dict(zip(by_metric, slugs(texts), strict=True))
     drawn = (_drawn(names[metric], each, study.axes[axis]) for metric, each in families)
     yield Gallery(tuple(chain.from_iterable(drawn)))
     if by_metric:

@@ -13,6 +13,7 @@ from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired.differences import PairedDifference
 from fedsim.analysis.statistics.paired.significance import ALPHA, NAME_OF, smallest_p
+from fedsim.analysis.tables.headings import name_of
 from fedsim.common.terminal import ruled_table, shown
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def by_axis(interactions: Sequence[PairedDifference]) -> list[list[PairedDiffere
 def cells(each: PairedDifference) -> list[str]:
     """Return a comparison as the cells of a row, of up to three lines each; a dash stands for a missing number."""
     return [
-        each.metric.replace("_", " "),
+        name_of(each.metric).replace("_", " "),
         "\n".join([each.level, *(f"{axis}={level}" for axis, level in each.others.items())]),
         str(each.n),
         f"{_signed(each.mean)}\n{span(each.interval)}\n{span(each.t_interval)}",
@@ -153,7 +154,7 @@ def _out_of_reach(differences: Sequence[PairedDifference]) -> Iterator[str]:
     for metric, family in metrics.items():
         differing = max(int((each.values != 0).sum()) for each in family)
         if differing and family[0].family * smallest_p(differing) > ALPHA:
-            groups.setdefault((differing, family[0].family), []).append(metric.replace("_", " "))
+            groups.setdefault((differing, family[0].family), []).append(name_of(metric).replace("_", " "))
     for (differing, comparisons), names in groups.items():
         seeds = "1 seed that differs" if differing == 1 else f"{differing} seeds that differ"
         yield (
@@ -167,7 +168,7 @@ def _warnings(differences: Sequence[PairedDifference]) -> Iterator[str]:
     missing: dict[tuple[str, str], dict[tuple[int, ...], list[str]]] = {}
     for each in differences:
         by_seeds = missing.setdefault((each.level, each.where), {})
-        by_seeds.setdefault(each.missing, []).append(each.metric.replace("_", " "))
+        by_seeds.setdefault(each.missing, []).append(name_of(each.metric).replace("_", " "))
     for (level, where), by_seeds in missing.items():
         beside = f" ({where})" if where else ""
         for seeds, metrics in by_seeds.items():

@@ -18,8 +18,14 @@ _UNITS = {
 """The text of each unit at the end of a name."""
 
 
+def name_of(metric: str) -> str:
+    """Return the name of a metric without the file that it is in: `mine.py:served_percent` is `served_percent`."""
+    return metric.rpartition(".py:")[2]
+
+
 def heading_of(name: str) -> str:
     """Return the name of a column as a heading with its unit: `worst10_percent` is `worst 10 % of clients, %`."""
+    name = name_of(name)
     if name == "mean_percent":
         return "mean accuracy, %"
     if share := re.fullmatch(r"(worst|best)(\d+)_percent", name):

@@ -27,6 +27,7 @@ from fedsim.analysis.tables.difference_tables import (
     spread_text,
 )
 from fedsim.analysis.tables.group_tables import participation_frames, participation_tables
+from fedsim.analysis.tables.headings import name_of
 from fedsim.analysis.tables.target_tables import target_frames, target_tables
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
@@ -170,7 +171,7 @@ def _level_table(study: Study, at: Point, where: str) -> Table:
         caption += f" No level was run beside the baseline {baseline}, so there are no differences."
     table = ruled_table(f"{study.name}: mean ± standard deviation over seeds, {place}", caption)
     axes, names = list(study.axes), list(dict.fromkeys(frame["metric"]))
-    for heading in (*axes, "seeds", *names):
+    for heading in (*axes, "seeds", *map(name_of, names)):
         table.add_column(shown(heading), justify="left" if heading in axes else "right", overflow="fold")
     for key, part in frame.groupby(axes, sort=False) if axes else [((), frame)]:
         rows = part.to_dict("records")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,13 +25,36 @@ _Out = Annotated[
         help="The page to write; by default report.html in the folder, or here for several folders.",
     ),
 ]
-_Titles = Annotated[
-    list[str] | None,
-    Option(
-        "--title", metavar="NAME=TITLE", help="Show a level or a run under another name; may be repeated."
-    ),
-]
 _Each = Annotated[bool, Option("--each", help="Studies: also write a page into each run's folder.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a report shows, and under which names."""
+
+    title: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=TITLE", help="Show a level or a run under another name; may be repeated."),
+    ] = None
+    metric: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME",
+            help="Studies: compare this metric, as fedsim list metrics names it, or FILE.py:NAME; may be repeated.",
+        ),
+    ] = None
+
+    def titles(self) -> dict[str, str]:
+        """Return titles by name. Raises ConfigError."""
+        titles: dict[str, str] = {}
+        for text in self.title or ():
+            name, sign, title = (part.strip() for part in text.partition("="))
+            if not (name and sign and title):
+                raise ConfigError(f"--title {text}: expected NAME=TITLE, such as fedmgda_plus=FedMGDA+")
+            if name in titles:
+                raise ConfigError(f"--title: expected one title for {name}, found two")
+            titles[name] = title
+        return titles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +107,11 @@ class Files:
 
 
 @grouped
-def report(
-    runs: _Runs, out: _Out = None, each: _Each = False, title: _Titles = None, *, files: Files
-) -> None:
+def report(runs: _Runs, out: _Out = None, each: _Each = False, *, shown: Shown, files: Files) -> None:
     """Write an HTML page about runs, side by side, or about a study. It can write figures and tables as files."""
     if out is not None and not out.is_dir():
         check_ending("--out", out, PAGES)
-    document = _document(runs, out, each, _titles(title or ()), files.only or ())
+    document = _document(runs, out, each, shown, files.only or ())
     for finding in document.findings:
         say(f"- {finding}")
     files.write(document)
@@ -99,25 +120,14 @@ def report(
         say(f"report: {page}")
 
 
-def _titles(texts: Sequence[str]) -> dict[str, str]:
-    """Return titles by name. Raises ConfigError."""
-    titles: dict[str, str] = {}
-    for text in texts:
-        name, sign, title = (part.strip() for part in text.partition("="))
-        if not (name and sign and title):
-            raise ConfigError(f"--title {text}: expected NAME=TITLE, such as fedmgda_plus=FedMGDA+")
-        if name in titles:
-            raise ConfigError(f"--title: expected one title for {name}, found two")
-        titles[name] = title
-    return titles
-
-
 def _document(
-    folders: list[Path], out: Path | None, each: bool, titles: Mapping[str, str], only: Sequence[str]
+    folders: list[Path], out: Path | None, each: bool, shown: Shown, only: Sequence[str]
 ) -> analysis.Document:
     """Open the folders, show the closing table of runs, and return the report, which must have the names in `only`."""
     from fedsim.analysis.report.report import report_command
 
+    titles, metrics = shown.titles(), shown.metric or ()
+    command = report_command(folders, titles, metrics)
     studies = [folder for folder in folders if analysis.is_study(folder)]
     if studies and len(folders) > 1:
         raise ConfigError(
@@ -125,15 +135,18 @@ def _document(
         )
     if studies:
         study = analysis.open_study(studies[0])
+        if metrics:
+            study = study.asked({"metrics": metrics})
         if each:
             say(f"{analysis.write_run_reports(study)} pages of runs written")
-        document = analysis.study_document(study, out if out is not None else studies[0], titles=titles)
+        document = analysis.study_document(study, out if out is not None else studies[0], command, titles)
         document.require(only)
         return document
-    if each:
-        raise ConfigError(f"--each: expected the folder of a study, found that of a run: {folders[0]}")
+    for option, value in (("--each", each), ("--metric", metrics)):
+        if value:
+            raise ConfigError(f"{option}: expected the folder of a study, found that of a run: {folders[0]}")
     runs = analysis.open_all(folders)
-    document = analysis.run_document(runs, report_command(folders, titles), titles)
+    document = analysis.run_document(runs, command, titles)
     document.require(only)
     Terminal().print(analysis.closing_table(runs))
     return document

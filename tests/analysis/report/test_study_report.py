@@ -190,6 +190,35 @@ def test_a_point_that_runs_do_not_reach_costs_no_other(tmp_path: Path) -> None:
         study_frames(study.asked({"at": ["steps=9"]}))
 
 
+def test_a_metric_in_a_file_of_ones_own_is_compared(study: Study, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def low_percent(accuracy, n):\n    return 100 * float(accuracy.min())\n")
+    metric, tables = f"{file}:low_percent", tmp_path / "tables"
+    options = [
+        "--metric",
+        metric,
+        "--metric",
+        "gini",
+        "--tables",
+        str(tables),
+        "--out",
+        str(tmp_path / "page.html"),
+    ]
+    result = CliRunner().invoke(app, ["report", str(study.folder), *options])
+    assert result.exit_code == 0, result.output
+    assert (
+        f"--metric {metric} --metric gini" in Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
+    )
+    names = {path.stem for path in tables.glob("differences-end-*.tex")}
+    assert names == {"differences-end-low-percent", "differences-end-gini"}
+    frame, plain = (study.asked({"metrics": [name]}).frame([name]) for name in (metric, "min_percent"))
+    assert frame[metric].tolist() == plain["min_percent"].tolist()
+    with (tables / "ends.csv").open(newline="") as lines:
+        assert {row["metric"] for row in csv.DictReader(lines)} == {"low, %", "gini"}
+    refused = CliRunner().invoke(app, ["report", str(study.cells[0].folder), "--metric", "gini"])
+    assert "--metric: expected the folder of a study" in str(refused.exception)
+
+
 def test_levels_are_shown_under_their_titles(study: Study, tmp_path: Path) -> None:
     titles = {"fedavg": "FedAvg", "fedfv": "FedFV <α>", "high": "half lost"}
     document = study_document(study, tmp_path, titles=titles)
