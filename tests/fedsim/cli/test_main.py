@@ -219,6 +219,21 @@ def listen_to_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def test_ctrl_c_while_modules_are_imported_is_told(tmp_path: Path) -> None:
+    stop = "import os, signal, sys\nif 'fedsim' in sys.argv[0]:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "rich.py").write_text(stop)  # the commands import it
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(
+        [FEDSIM, "list"],
+        env=environment,
+        preexec_fn=listen_to_interrupts,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_killed_run_can_be_read(file: Path, tmp_path: Path) -> None:
     code = (
         "import fedsim.records.recorder as r; r._PART_S = 0.2\n"
