@@ -19,6 +19,7 @@ from fedsim.common.arrays import Ints
 from fedsim.common.errors import FolderError
 from fedsim.common.files import write_atomically
 from fedsim.common.paths import as_path
+from fedsim.common.units import show_us
 from fedsim.records.chrome_trace import ChromeTrace, writing
 
 SERVER = (1, 1)
@@ -64,7 +65,7 @@ def export_perfetto(
     end_us = np.iinfo(np.int64).max if to_us is None else to_us
     if end_us < from_us:
         raise FolderError(
-            f"{run.folder}: expected a stretch of time, found one from {from_us} us to {end_us} us"
+            f"{run.folder}: expected a stretch of time, found one from {show_us(from_us)} to {show_us(end_us)}"
         )
     jobs = _chosen(_overlapping(run.jobs, from_us, end_us), clients)
     steps = run.steps.filter(_within(run.steps["time_us"], from_us, end_us))

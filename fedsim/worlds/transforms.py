@@ -24,6 +24,7 @@ from fedsim.common.files import from_json
 from fedsim.common.rng import rng
 from fedsim.common.units import show_us
 from fedsim.worlds.interval_arithmetic import (
+    MOST_ROWS,
     cut,
     merged,
     of_rows,
@@ -59,8 +60,14 @@ def resample(trace: Trace, n: int, replace: bool | None = None, seed: int = 0) -
     """Return a world of `n` clients drawn uniformly, in order of their old numbers.
 
     `replace` says whether to draw with replacement; None does so only if the world has fewer than `n` clients. Raises
-    TraceError if `n` is below 1, or above the number of clients without replacement.
+    TraceError if `n` is below 1, or above the number of clients without replacement, and for too many intervals.
     """
+    intervals = n * len(trace.table) // trace.clients
+    if max(n, intervals) > MOST_ROWS:
+        raise TraceError(
+            f"resample: expected at most {MOST_ROWS:,} clients and intervals, found {n:,} clients, which have about "
+            f"{intervals:,} intervals"
+        )
     ids = drawn(np.arange(trace.clients), n, replace, seed, "resample")
     step = {"resample": n, "replace": trace.clients < n if replace is None else replace, "seed": seed}
     return _chosen(trace, ids, step)

@@ -1,6 +1,6 @@
 """A plain table of intervals as text, as the importer `csv` reads it: client, start_us, end_us, kind, value.
 
-Periods of single clients are written out up to the horizon. Clients that are never online nor unknown have no rows.
+Periods of single clients are written out up to the horizon. Clients that are never online have a row of kind `offline`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ def csv(trace: Trace) -> Exported:
     rows = list(zip(client.tolist(), *columns, strict=True))
     writer = text.writer(file, lineterminator="\n")
     writer.writerow(["client", "start_us", "end_us", "kind", "value"])
-    for number, *cells in sorted(rows, key=lambda row: row[:2]):
-        if known[number]:
-            writer.writerow([names[number], *cells])
+    offline = [(int(number), 0, trace.horizon_us, "offline", "") for number in np.flatnonzero(~known)]
+    for number, *cells in sorted([*rows, *offline], key=lambda row: row[:2]):
+        writer.writerow([names[number], *cells])
     options = (f"horizon={trace.horizon_us}us", f"after_end={trace.after_end}")
-    return Exported(file.getvalue().encode(), list(_left_out(trace, ~known)), options)
+    return Exported(file.getvalue().encode(), list(_left_out(trace)), options)
 
 
-def _left_out(trace: Trace, absent: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Iterator[str]:
-    yield from count(absent, "clients that are never online")
+def _left_out(trace: Trace) -> Iterator[str]:
     for kind, periods in trace.periods.items():
         yield from count(np.asarray(periods) > 0, f"periods of {kind}: written out up to the horizon instead")
     yield from facts_left_out(trace)

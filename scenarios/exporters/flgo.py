@@ -57,6 +57,11 @@ def _left_out(trace: Trace, online: Spans) -> Iterator[str]:
     first_us, last_us = int(online.start_us.min()), int(online.end_us.max())
     if first_us > 0 or last_us < trace.horizon_us:
         yield "the time before the first and after the last ping of all"
+    ends_us = np.maximum(online.end_us, online.start_us + STEP_S * US)
+    if int(ends_us.max()) > trace.horizon_us:
+        yield f"the length of the world: the last ping, which counts for {STEP_S} s, goes beyond it"
+    if not trace.origin:
+        yield "that the world has no date: pings begin in 1970"
     periods = trace.period_us("online")
     yield from count(periods > 0, "periods of online: written out up to the horizon instead")
     yield "what clients do before their first and after their last ping: it is unknown"

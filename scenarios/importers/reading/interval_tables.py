@@ -87,6 +87,8 @@ def time_columns(header: Sequence[str], name: str, unit: Unit) -> TimeColumns:
     The names `start_s`, `start_ms`, ... give the unit; a bare `start` is in `unit`. Raises TraceError for missing,
     unknown and repeated columns.
     """
+    if not header:
+        raise TraceError(f"{name}: expected a line with the names of columns, found an empty file")
     chosen: TimeColumns = {}
     for time in _TIMES:
         names = {time: unit} | {f"{time}_{u}": u for u in UNITS_US}

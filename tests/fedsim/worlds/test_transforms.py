@@ -217,6 +217,7 @@ def test_the_source_lists_the_steps_and_the_world_they_began_with():
         (lambda w: select(w, []), "expected clients from 0 to 1, found none"),
         (lambda w: resample(w, 3, replace=False), "at most 2 clients without replacement, found 3"),
         (lambda w: resample(w, 0), "at least 1 client, found 0"),
+        (lambda w: resample(w, 10**8), "at most 50,000,000 clients and intervals, found 100,000,000 clients"),
     ],
 )
 def test_what_cannot_be_done_is_refused(change, message):

@@ -139,7 +139,7 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "expected one column of start"),
+        ("", "expected a line with the names of columns, found an empty file"),
         ("client,start,end\n", "expected rows, found none"),
         ("client,start_s,start,end\nx,0,1,2", "expected one column of start"),
         ("start,end\n1,2", "expected a column 'client'"),
