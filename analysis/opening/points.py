@@ -46,6 +46,8 @@ def place_of(at: Point) -> str:
     kind, _, amount = at.partition("=")
     if not amount:
         return _PLACES[kind]
+    if kind == "time" and amount.strip().isdecimal():
+        amount = f"{amount.strip()} s"
     return "after 1 step" if at == "steps=1" else _AFTER[kind].format(amount)
 
 

@@ -291,10 +291,18 @@ class Study:
         ]
 
     def reaches(self, cell: Cell, at: Point) -> bool:
-        """Return whether a finished cell has an evaluation at a point with a number."""
-        if cell.results:
-            return any(result.at == at for result in of_split(cell.results, self.split, cell.folder))
+        """Return whether a finished cell has an evaluation at a point with a number.
+
+        Raises FolderError for a run that came as far, whose folder is gone and whose results lack the point.
+        """
         kind, amount = self.require_point(at)
+        if cell.results:
+            kept = of_split(cell.results, self.split, cell.folder)
+            if any(result.at == at for result in kept):
+                return True
+            if amount is not None and max(getattr(result, COLUMN_OF[kind]) for result in kept) >= amount:
+                self.run(cell)  # raises an error, as its evaluations there are gone
+            return False
         return amount is None or last_up_to(self.positions(cell)[COLUMN_OF[kind]].tolist(), amount) >= 0
 
     def _window(self, cell: Cell, split: str | None, i: int, at: Point) -> Sequence[Evaluation]:

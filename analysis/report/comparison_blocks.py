@@ -143,5 +143,15 @@ def published_blocks(study: Study) -> Iterator[Block]:
         pairing = f"each pair of levels, paired by seed, higher minus lower{conditions(study)}"
         caption = f"What the paper concludes: {pairing}"
         claims["metric"] = claims["metric"].map(heading_of)
-        pairs = {"mean": Column("difference", 3), "p_holm": Column("p Holm", 3), "n": Column("seeds")}
+        if claims["within"].isna().all():
+            claims = claims.drop(columns="within")
+        pairs = {
+            "within": Column("equal within", 3),
+            "n": Column("seeds"),
+            "mean": Column("difference", 3),
+            "low": Column("95 % low", 3, wide=True),
+            "high": Column("95 % high", 3, wide=True),
+            "p_value": Column("p", 3, least=LEAST_P, wide=True),
+            "p_holm": Column("p Holm", 3, least=LEAST_P),
+        }
         yield frame_table("published-claims", caption, claims, pairs)

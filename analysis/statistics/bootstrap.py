@@ -106,11 +106,13 @@ def spread_of(values: Floats) -> dict[str, float]:
 def sample_std(values: Floats) -> float:
     """Return the standard deviation of `values` [n], divided by n - 1; NaN for n < 2.
 
-    Exactly 0 for equal values, which rounding of the mean would miss.
+    Exactly 0 for values that differ by floating-point error alone, and for equal ones, which rounding of the mean would
+    miss.
     """
     if len(values) < 2:
         return float("nan")
-    return 0.0 if np.ptp(values) == 0 else float(values.std(ddof=1))
+    equal = np.ptp(values) <= 1e-12 * np.abs(values).max()
+    return 0.0 if equal else float(values.std(ddof=1))
 
 
 def client_draws(n: int) -> int:

@@ -78,9 +78,16 @@ def _note(results: Sequence[ClaimResult]) -> str:
     how = (
         f"corrected for {tested} {'pair' if tested == 1 else 'pairs'} (Holm)" if tested else "from 3 seeds on"
     )
+    seeds = sorted({len(pair.differences) for result in results for pair in result.pairs} - {0})
+    uneven = (
+        f" Pairs have {seeds[0]} to {seeds[-1]} seeds, as some runs are missing or have no value: p values are not yet "
+        "those of the whole study."
+        if len(seeds) > 1
+        else ""
+    )
     return (
         "Differences are paired by seed, the higher level minus the lower, with 95 % t intervals; p is that of "
-        f"Student's t, {how}."
+        f"Student's t, {how}.{uneven}"
     )
 
 
@@ -108,6 +115,7 @@ def claim_frame(results: Sequence[ClaimResult]) -> pd.DataFrame:
 
 
 def _row(result: ClaimResult, pair: ClaimedPair) -> dict[str, object]:
+    low, high = t_interval(pair.differences) or (math.nan, math.nan)
     return {
         "claim": result.text,
         **result.others,
@@ -115,8 +123,12 @@ def _row(result: ClaimResult, pair: ClaimedPair) -> dict[str, object]:
         "metric": pair.column,
         "lower": pair.lower,
         "higher": pair.higher,
+        "within": math.nan if pair.within is None else pair.within,
         "n": len(pair.differences),
         "mean": pair.mean,
+        "low": low,
+        "high": high,
+        "p_value": pair.p_value(),
         "p_holm": pair.p_holm,
         "pair": pair.verdict,
     }

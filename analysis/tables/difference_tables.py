@@ -175,7 +175,8 @@ def _warnings(differences: Sequence[PairedDifference]) -> Iterator[str]:
             if seeds:
                 of = f" of {', '.join(metrics)}" if len(by_seeds) > 1 else ""
                 listed = ", ".join(map(str, seeds))
-                yield f"Left out{of} for {level}{beside}: seeds {listed}, of which a run is not done or has no value."
+                which = f"seed {listed}" if len(seeds) == 1 else f"seeds {listed}"
+                yield f"Left out{of} for {level}{beside}: {which}, of which a run is not done or has no value."
     gap = max((each.point_gap for each in differences if not math.isnan(each.point_gap)), default=0.0)
     if gap > 0:
         yield gap_note(gap)

@@ -59,7 +59,7 @@ def _value_row(value: PublishedValue) -> dict[str, object]:
 
 
 def _value_table(study: Study, values: Sequence[PublishedValue]) -> Table:
-    caption = " ".join(filter(None, [_value_notes(values), note_on_rows(study)]))
+    caption = " ".join(filter(None, [_value_notes(values), _not_tested(study, values), note_on_rows(study)]))
     table = ruled_table(_beside(study), caption)
     columns = list(dict.fromkeys(value.column for value in values))
     at = ["at"] if any(value.at != "end" for value in values) else []
@@ -110,6 +110,18 @@ def note_on_rows(study: Study) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     rows = "row was" if len(names) == 1 else "rows were"
     return f"{len(names)} published {rows} not run: {', '.join(names[:_NAMED])}{more}."
+
+
+def _not_tested(study: Study, values: Sequence[PublishedValue]) -> str:
+    """Return how many values with ± are not tested although there are enough seeds, as a sentence; empty if none."""
+    assert study.published is not None
+    enough = [value for value in values if len(value.values) >= FEWEST and value.published_std is not None]
+    left, runs = sum(math.isnan(value.p_holm) for value in enough), study.published.runs
+    if not left:
+        return ""
+    found = "is missing" if runs is None else f"is {runs}"
+    are = "value with ± is" if left == 1 else "values with ± are"
+    return f"{left} {are} not tested: published.runs, the number of runs behind a value, {found}, and a test takes 2."
 
 
 def _value_notes(values: Sequence[PublishedValue]) -> str:

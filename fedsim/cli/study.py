@@ -138,8 +138,12 @@ def _show_plans(config: StudyConfig, source: str, running: Running, count: int |
 
 def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> StudyConfig:
     """Run the unfinished cells of the tuning study, and return the study with the values that it chose."""
-    from fedsim.studies.tune import tuned, tuning_study, tuning_table
+    from fedsim.studies.run import opened
+    from fedsim.studies.tune import provisional, tuned, tuning_study, tuning_table
 
+    opened(
+        provisional(config), source, running.out, force=True
+    )  # whether the study has a place, before hours of tuning
     outcome = _run(tuning_study(config, source), source, running, again, tuning=True)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)

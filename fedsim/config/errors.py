@@ -36,6 +36,10 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     except FileNotFoundError:
         near = closest(file.name, [sibling.name for sibling in file.parent.glob("*.toml")])
         raise ConfigError(f"{file}: there is no such file{near if 'mean' in near else ''}") from None
+    except IsADirectoryError:
+        inside = [file / name for name in ("study.toml", "config.resolved.toml") if (file / name).is_file()]
+        found = f"; it holds {inside[0]}" if inside else ""
+        raise ConfigError(f"{file}: expected a TOML file, found a folder{found}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: cannot be read: expected text in UTF-8: {error}") from error
     except (OSError, ValueError) as error:

@@ -44,7 +44,7 @@ def levels_of(key: str, values: Sequence[Any], place: str) -> dict[str, Level]:
         text = str(value).replace("e+", "e")
         name = re.sub(r"[^A-Za-z0-9._]+", "-", text.replace("-", "minus", text.startswith("-")))
         name = name.strip("-._") or "empty"
-        if name in levels:
+        if name in levels or keys_of(key, value) in levels.values():
             raise ConfigError(f"{place}: expected different values, found {short(str(value))!r} twice")
         levels[name] = keys_of(key, value)
     return levels

@@ -34,7 +34,7 @@ from fedsim.studies.grid import Cell, by_levels, cells_of
 from fedsim.studies.load_study import load_study, source_of
 from fedsim.studies.progress import Board
 from fedsim.studies.queue import Queue
-from fedsim.studies.tune import to_tune, tuned, tuning_study
+from fedsim.studies.tune import provisional, to_tune, tuned, tuning_study
 from fedsim.studies.workers import Pool, begin_imports
 
 
@@ -84,6 +84,7 @@ def study(
 
     with Given.of(task, model).of_study(read) as config:
         if to_tune(config):
+            opened(provisional(config), source, out, force=True)  # before hours of tuning
             tuning = run(tuning_study(config, source), tuning=True)
             if tuning.interrupted:
                 return tuning
@@ -100,8 +101,10 @@ def opened(
     `source` names the file in messages; a `tuning` study keeps the results of levels that have a value. Raises
     ConfigError for cells that cannot be run, and without `force` for those that were run with another configuration.
     """
-    path, cells = as_path(out, "out") / study.name, cells_of(study, source)
-    return StudyFolder(path, study, cells, force=force, keep_others=tuning)
+    parent, cells = as_path(out, "out"), cells_of(study, source)
+    if parent.exists() and not parent.is_dir():
+        raise ConfigError(f"out: expected a folder, found the file {parent}")
+    return StudyFolder(parent / study.name, study, cells, force=force, keep_others=tuning)
 
 
 @arguments.checked

@@ -86,8 +86,9 @@ def provisional(study: StudyConfig) -> StudyConfig:
 def tuned(study: StudyConfig, tried: analysis.Study) -> StudyConfig:
     """Return the study with the values that its tuning study chose.
 
-    A value is chosen if its mean of the metric is the best, of equal ones the first. A value with a run that failed is
-    not chosen. Levels that had a value before keep it. Raises RunError if none is left for some levels.
+    A value is chosen if its mean of the metric is the best, of equal ones the first. A value with a run that failed, or
+    that the metric has no number for, is not chosen. Levels that had a value before keep it. Raises RunError if none is
+    left for some levels.
     """
     tune = _tune_of(study)
     best = min if smaller_is_better(tune.metric) else max
@@ -98,18 +99,24 @@ def tuned(study: StudyConfig, tried: analysis.Study) -> StudyConfig:
         ]
         if not values:
             raise RunError(
-                f"{tried.folder}: a run of each value of {tune.key} failed at {_titled(tune, levels)}: try other values"
+                f"{tried.folder}: no value of {tune.key} has a {tune.metric} at {_titled(tune, levels)}, as a run of "
+                "each failed or the metric is no number there: try other values or another metric"
             )
-        chosen[levels] = best(values, key=lambda pair: pair[0])[1]
+        chosen[levels] = best(values, key=lambda pair: float(f"{pair[0]:.12g}"))[
+            1
+        ]  # rounding makes no best value
     ordered = [levels for levels in _combinations(tune, study.axes) if levels in chosen]
     return _with(study, {levels: chosen[levels] for levels in ordered})
 
 
 def scores(tune: TuneSection, tried: analysis.Study) -> Scores:
-    """Return the mean of the metric over the seeds and the other axes' levels of a tuning study."""
+    """Return the mean of the metric over the seeds and the other axes' levels of a tuning study.
+
+    NaN where a run is missing or the metric of one is no number.
+    """
     frame, key = tried.frame([tune.metric]), list(tried.axes)[-1]
     groups = frame.groupby([*tune.axes, key])[tune.metric]
-    means, done = groups.mean().to_dict(), groups.count().to_dict()
+    means, done = groups.mean().to_dict(), groups.count().to_dict()  # both leave out NaN
     planned = Counter((*tune.at(cell.levels), cell.levels[key]) for cell in tried.cells)
     return {
         levels: {
@@ -132,10 +139,15 @@ def tuning_table(study: StudyConfig, folder: Path) -> Table:
         table.add_column(axis)
     for value in tune.values:
         table.add_column(shown(f"{value}"), justify="right")
-    chosen = tune.choices()
+    chosen, key = tune.choices(), list(tried.axes)[-1]
+    unfinished = {(*tune.at(cell.levels), cell.levels[key]) for cell in tried.cells if cell.status != "done"}
     for levels, means in scores(tune, tried).items():
         marks = ["*" if value == chosen[levels] else " " for value in tune.values]
-        texts = ["failed" if math.isnan(mean) else f"{mean:.4g}" for mean in means.values()]
+        none = ["failed" if (*levels, value) in unfinished else "none" for value in means]
+        texts = [
+            word if math.isnan(mean) else f"{mean:.4g}"
+            for word, mean in zip(none, means.values(), strict=True)
+        ]
         cells = (f"{text}{mark}" for text, mark in zip(texts, marks, strict=True))
         table.add_row(*map(shown, levels), *cells)
     if at_the_end := extremes(tune):

@@ -36,7 +36,9 @@ Tables = Annotated[dict[str, Any], AfterValidator(_without_study_keys)]
 
 
 def _run_key(key: str) -> str:
-    table = key.partition(".")[0]
+    table, _, rest = key.partition(".")
+    if table == "run" and rest:
+        raise ValueError(f"expected a key of [run] without run. before it, {rest}, found {key!r}")
     if table in STUDY_KEYS:
         raise ValueError(
             f"expected a key of [run], such as train.lr, found {key!r}, which the study sets for each run"

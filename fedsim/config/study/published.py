@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from fedsim import plugins
 from fedsim.common.errors import closest
 from fedsim.config.section import Count, Section, Whole
-from fedsim.config.study.compare import Point
+from fedsim.config.study.axes import COLUMNS
+from fedsim.config.study.compare import POINTS, Point, parse_point
 
 Axes = Mapping[str, Iterable[str]]
 """The levels of each axis of a study."""
@@ -21,6 +22,7 @@ REST = "*"
 _CLAIM = re.compile(r"\s*(?P<column>\w+)\s*:(?P<order>.*?)(?:\sfor\s(?P<where>[^<>:]*))?", re.DOTALL)
 _WHERE = re.compile(r"\s*([\w]+)\s*=\s*([\w.-]+)\s*")
 _SAME = re.compile(r"(?P<first>[^=<>]+)=(?P<second>[^=<>±]+)±\s*(?P<within>\d+(?:\.\d*)?|\.\d+)\s*")
+_EXAMPLES = {"steps": "steps=500", "time": "time=6h", "bytes": "bytes=1GB"}
 _GRAMMAR = 'such as "std_percent: fedfv < qffl1, qffl5 < *" or "mean_percent: fedfv = fedavg ± 2"'
 
 
@@ -61,7 +63,11 @@ Value = Annotated[
     PlainSerializer(_plain),
 ]
 """A mean, or a mean and its standard deviation, at least 0, over the paper's runs."""
-Claims = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_type=str | list[str])]
+Claims = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_several, json_schema_input_type=str | list[str]),
+    Field(min_length=1),
+]
 
 
 class PublishedRow(Section):
@@ -70,7 +76,7 @@ class PublishedRow(Section):
     levels: dict[str, str]
     """The level of one axis or several; the row holds for all levels of the others."""
     at: Point = "end"
-    """Where the runs of the study count, such as `steps=500`, if the values are not those at their ends."""
+    """Where the runs of the study count, if not at their ends: a point with a number, such as `steps=500`."""
     values: dict[str, Value]
     """By metric or name of a client: the mean, or the mean and its standard deviation over runs."""
 
@@ -99,8 +105,11 @@ class PublishedSection(Section):
         """Yield a message for each claim that cannot be read, and each level or column that a study does not have."""
         known = {*self.clients, *plugins.names("metric")}
         for name in self.clients:
-            if name in plugins.names("metric") or name in axes:
-                yield f"published.clients.{name}: a metric or an axis has this name: choose another one"
+            if name in plugins.names("metric") or name in axes or name in COLUMNS:
+                yield (
+                    f"published.clients.{name}: a metric or an axis has this name, or a column of the study's tables: "
+                    "choose another one"
+                )
         for number, row in enumerate(self.rows):
             place = f"published.rows.{number}"
             for axis, level in row.levels.items():
@@ -108,8 +117,13 @@ class PublishedSection(Section):
                     yield f"{place}.levels.{axis}: there is no axis {axis!r}{closest(axis, axes)}"
                 elif level not in axes[axis]:
                     yield f"{place}.levels.{axis}: there is no level {level!r}{closest(level, axes[axis])}"
+            if row.at in POINTS and row.at != "end":
+                example = _EXAMPLES[row.at]
+                yield f"{place}.at: expected end or a point with a number, such as {example}, found {row.at!r}"
             yield from (f"{place}.values: {_no_column(c, known)}" for c in row.values if c not in known)
             yield from (f"{place}: {fault}" for fault in _repeated(row, self.rows[:number]))
+            if not row.values:
+                yield f"{place}.values: expected a value by metric or client, such as mean_percent = 80, found none"
         for text, orders in self.claims.items():
             yield from (f"published.claims.{text}: {fault}" for fault in faults_of(orders, known, axes))
 
@@ -117,7 +131,7 @@ class PublishedSection(Section):
 def _repeated(row: PublishedRow, before: Sequence[PublishedRow]) -> Iterable[str]:
     """Yield a message for each earlier row with a value for the same column and levels."""
     for number, other in enumerate(before):
-        same = row.at == other.at
+        same = parse_point(row.at) == parse_point(other.at)
         same &= all(row.levels.get(axis, level) == level for axis, level in other.levels.items())
         twice = [column for column in row.values if column in other.values]
         if same and twice:

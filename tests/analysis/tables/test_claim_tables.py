@@ -57,6 +57,16 @@ def test_each_pair_has_its_difference_its_p_value_and_its_verdict(study: Study) 
     assert "Student's t, corrected for 4 pairs (Holm)." in " ".join(lines)
 
 
+def test_a_claim_table_says_if_pairs_have_different_seeds(tmp_path: Path) -> None:
+    def partly(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
+        return None if levels["rule"] == "fedlf" and seed > 5 else made(levels, seed)
+
+    axes = {"rule": ("fedavg", "fedfv", "fedlf"), "data": ("shards",)}
+    study = write_study(tmp_path / "rules", partly, axes=axes, seeds=range(1, 9))
+    lines = " ".join(shown(analysis.claim_table(study, ["mean_percent: fedavg < fedfv < fedlf"])))
+    assert "Pairs have 5 to 8 seeds, as some runs are missing or have no value: p values are not yet" in lines
+
+
 def test_the_command_tests_claims_over_the_last_evaluations_too(study: Study) -> None:
     claims = [word for claim in CLAIMS for word in ("--claim", claim)]
     assert "+20 [+20, +20]" in compared(study.folder, *claims)

@@ -69,6 +69,19 @@ def test_without_enough_seeds_the_table_says_that_nothing_is_tested(tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize("runs", [None, 1])
+def test_a_spread_of_no_known_number_of_runs_is_said_not_to_be_tested(
+    tmp_path: Path, runs: int | None
+) -> None:
+    published = {key: value for key, value in PUBLISHED.items() if key != "runs"}
+    published |= {} if runs is None else {"runs": runs}
+    axes = {"rule": ("fedavg", "fedfv")}
+    study = write_study(tmp_path / "table3", made, axes=axes, seeds=range(1, 9), published=published)
+    found = "is missing" if runs is None else "is 1"
+    words = f"2 values with ± are not tested: published.runs, the number of runs behind a value, {found}, and a test"
+    assert words in shown(analysis.published_tables(study)[:1])
+
+
 def test_the_tables_show_ours_theirs_and_the_verdicts(study: Study) -> None:
     text = shown(analysis.published_tables(study))
     assert "table3 beside A. Uthor (2020), table 3" in text

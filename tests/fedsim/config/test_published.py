@@ -182,7 +182,21 @@ def test_what_is_written_reads_as_the_same() -> None:
         ),
         ({"claims": {"C": "variance: fedavg < fedfv"}}, "no metric or client 'variance'.*variance_percent2"),
         ({"clients": {"rule": 0}}, "clients.rule: a metric or an axis has this name"),
+        ({"clients": {"seed": 0}}, "clients.seed: .* or a column of the study's tables: choose another one"),
         ({"clients": {"shirt": -1}}, "clients.shirt"),
+        ({"claims": {"C": []}}, "published.claims.C: "),
+        (
+            {"rows": [{"levels": {"rule": "fedfv"}, "values": {}}]},
+            "rows.0.values: expected a value by metric",
+        ),
+        (
+            {"rows": [{"levels": {"rule": "fedfv"}, "at": "steps", "values": {"gini": 1}}]},
+            "rows.0.at: expected end or a point with a number, such as steps=500, found 'steps'",
+        ),
+        (
+            {"rows": [{"levels": {}, "at": at, "values": {"gini": 1}} for at in ("time=60s", "time=1m")]},
+            "rows.1: gini has a value for the same levels in published.rows.0",
+        ),
         ({"spread": "both"}, "spread"),
         ({"runs": 0}, "runs"),
     ],

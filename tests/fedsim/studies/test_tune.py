@@ -8,13 +8,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
 from fedsim import analysis
 from fedsim.analysis.metrics.mean_percent import mean_percent
 from fedsim.cli.main import main
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.study.study import StudyConfig
 from fedsim.studies import run as studies
@@ -131,6 +132,29 @@ def test_the_first_of_equal_values_is_chosen(tmp_path: Path) -> None:
     assert tune.chosen == {"fedavg": 8, "fedfv": 8}
 
 
+def test_rounding_makes_no_value_the_best(done: Path) -> None:
+    study, tune = analysis.open_study(done / "smallest_tuning"), TUNE
+    values = study.frame(["mean_percent"])
+    values["mean_percent"] = 50.0 + 1e-13 * np.arange(len(values))
+
+    class Equal:
+        axes, cells, folder = study.axes, study.cells, study.folder
+
+        def frame(self, metrics: list[str]) -> Any:
+            return values
+
+    chosen = tuned(checked(tune=tune), Equal()).tune  # type: ignore[arg-type]
+    assert chosen is not None
+    assert chosen.chosen == dict.fromkeys(("fedavg", "fedfv"), VALUES[0])
+
+
+def test_a_study_without_a_place_is_refused_before_its_tuning(tmp_path: Path) -> None:
+    (tmp_path / "smallest").write_text("mine")
+    with pytest.raises(FolderError, match="smallest exists and is not the folder of a study"):
+        studies.study(tables(tune=TUNE), out=tmp_path, jobs=1, device="cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["smallest"]
+
+
 def test_values_are_tried_at_some_levels_of_other_axes(tmp_path: Path) -> None:
     world = {"calm": {"train": {"batch_size": 5}}, "busy": {}, "late": {}}
     study = checked(
@@ -185,7 +209,9 @@ def test_a_value_whose_run_fails_is_not_chosen(tmp_path: Path, capsys: pytest.Ca
     assert re.search(r"^fedavg +failed +[0-9.]+[ *]+[0-9.]+[ *]*$", printed, re.MULTILINE)
     assert "fedavg chose the largest one" not in printed  # 1e30 is
     assert "2 of 2 cells done" in printed
-    with pytest.raises(RunError, match=r"each value of train.lr failed at rule=fedavg: try other values"):
+    with pytest.raises(
+        RunError, match=r"no value of train.lr has a mean_percent at rule=fedavg, as a run of each"
+    ):
         studies.study(
             tables(tune=TUNE | {"values": [1e30, 1e29]}, **strict), out=tmp_path, jobs=1, device="cpu"
         )
@@ -204,6 +230,7 @@ def test_a_value_whose_run_fails_is_not_chosen(tmp_path: Path, capsys: pytest.Ca
         ({"chosen": {"fedav": 1.0}}, "tune.chosen: axis 'rule' has no level 'fedav'; did you mean 'fedavg'?"),
         ({"values": [0.1]}, "tune.values"),
         ({"key": "seed"}, "tune.key: expected a key of [run], such as train.lr, found 'seed'"),
+        ({"key": "run.train.lr"}, "tune.key: expected a key of [run] without run. before it, train.lr, found"),
         ({"metric": "mean"}, "tune.metric"),
     ],
 )  # fmt: skip
@@ -227,6 +254,7 @@ def test_values_and_keys_that_no_run_accepts_are_refused_before_any_run(tmp_path
         ({"key": "train.lrr"}, r"train.lrr: unknown key; did you mean 'lr'"),
         ({"values": [0.1, -1.0]}, r"train.lr: .*found -1.0 \(in: rule=fedavg, lr=minus1.0"),
         ({"values": [0.1, 0.1]}, r"tune.values: expected different values, found '0.1' twice"),
+        ({"values": [1, 1.0]}, r"tune.values: expected different values, found '1.0' twice"),
     ):
         with pytest.raises(ConfigError, match=message):
             studies.study(tables(tune=TUNE | tune), out=tmp_path, jobs=1)

@@ -89,7 +89,7 @@ def test_a_seed_with_a_run_missing_is_left_out_and_named(study: Study) -> None:
     assert last.values.tolist() == pytest.approx([2, 4, 6, 10, 12])
     assert last.sign_p == last.p_value == pytest.approx(1 / 16)
     text = " ".join(text_of(difference_table(analysis.differences(study, "mean_percent"))).split())
-    assert "Left out for fedlf (dropout=high): seeds 4, of which a run is not done" in text
+    assert "Left out for fedlf (dropout=high): seed 4, of which a run is not done" in text
     assert "mean percent: with 6 seeds that differ and 4 comparisons p Holm cannot be below 0.125" in text
     assert "corrected for all comparisons of the metric" in text
     assert "Seeds without a difference are left out of both tests." in text
