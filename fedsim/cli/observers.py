@@ -9,35 +9,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from fedsim import analysis, plugins
 from fedsim.cli.options import WatchedTraining, command_line, interrupted
-from fedsim.common.errors import FolderError, LongRun, SomeFailed, UnusedWorld
+from fedsim.common.errors import FolderError, LongRun, RunNote, SomeFailed, UnusedWorld
 from fedsim.common.terminal import Terminal, say
-from fedsim.common.units import show_us
-from fedsim.records.file_names import CLIENTS, WORLD
 from fedsim.records.profile import PROFILE
 from fedsim.runs.progress import Progress, Watch, shown
-from fedsim.runs.result import Result
-from fedsim.worlds.availability import sessions_of
-from fedsim.worlds.trace import read_trace
-
-_WARNED = {
-    "no usable update": "every update that arrived was left out, as not finite or longer than bad_updates.limit, so "
-    "the model is still the initial one; its jobs have the status nonfinite; a smaller train.lr may help",
-    "accuracy is no number": "the model's outputs are not finite, so there is no accuracy; a smaller train.lr may help",
-}
-"""The text shown for each warning in a manifest but `no update used`."""
-_UNUSED = {
-    "late": "cancelled at its step",
-    "lost": "the client left or failed, or chance lost the job",
-    "stale": "older than pacing.max_staleness, or than the rule's memory",
-    "unfinished": "the run ended first",
-    "void": "in rounds with fewer updates than pacing.minimum",
-}
-"""Why no step used the updates of jobs, by status."""
+from fedsim.runs.result import Result, notes
 
 
 @contextmanager
@@ -69,6 +49,7 @@ def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
     with warnings.catch_warnings():
         for told in (LongRun, UnusedWorld):
             warnings.simplefilter("ignore" if quiet else "always", told)
+        warnings.simplefilter("ignore", RunNote)  # `finish` shows them below the table
         show_others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -201,36 +182,3 @@ def show_differences(parent: Path, child: Path) -> None:
         Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(child)))
     except FolderError as error:
         say(f"not compared: {error}")
-
-
-def notes(run: analysis.Run) -> Iterator[str]:
-    """Yield what a user should know about how a run ended."""
-    manifest = run.manifest
-    if (warning := manifest.get("warning")) == "no update used":
-        yield f"no step used an update, so the model is still the initial one: {_why_unused(run)}"
-    elif warning:
-        yield _WARNED.get(warning, warning)
-    if manifest.get("ended_by") == "world":
-        yield (
-            f"ended at step {manifest['steps']:,}, before a limit of [stop]: no client is online or chosen any more, "
-            "or every job is lost"
-        )
-    if manifest.get("ended_by") == "target" and not manifest["steps"]:
-        yield "ended before its first step: the initial model meets stop.target"
-
-
-def _why_unused(run: analysis.Run) -> str:
-    """Return why no step of a run used an update, from its jobs or, without any, from its world."""
-    if counts := run.manifest["jobs"]:
-        return "jobs: " + ", ".join(f"{n:,} {status} ({_UNUSED[status]})" for status, n in counts.items())
-    n = pq.read_metadata(run.folder / CLIENTS).num_rows
-    sessions = sessions_of(read_trace(run.folder / WORLD), n, run.config["world"].get("unknown", "error"))
-    starts_us = sessions.start_us[sessions.client < n]
-    if not len(starts_us):
-        return "no client is ever online"
-    if (first_us := int(starts_us.min())) <= run.virtual_us:
-        return "the selector chose no client"
-    ended = (
-        "stop.time" if run.manifest["ended_by"] == "time" else f"the run ended at {show_us(run.virtual_us)}"
-    )
-    return f"no client was online before {ended}; the first comes online at {show_us(first_us)}"

@@ -103,6 +103,10 @@ class UnusedWorld(UserWarning):
     """A run makes no use of a part of its world, or the world lacks what makes time pass."""
 
 
+class RunNote(UserWarning):
+    """A run is done, but ended early, or no step used an update."""
+
+
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsim import plugins
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError, EndOfWorld, SomeFailed, UnusedWorld
+from fedsim.common.errors import ConfigError, EndOfWorld, RunNote, SomeFailed, UnusedWorld
 from fedsim.common.files import write_json
 from fedsim.common.machine import forget_peak
 from fedsim.common.paths import as_path
@@ -121,7 +121,11 @@ class _Batch:
             session = Session.create(spec, folder, self.place.pool, clock, force=self.force)
         with closing(session):
             _write_arms(self.runs, self.out)
-            return session.run(self.watch)
+            result = session.run(self.watch)
+        if result.status == "done":
+            for note in result.notes:
+                warnings.warn(f"{run.name}: {note}", RunNote, stacklevel=5)
+        return result
 
 
 def tell_of_world(spec: RunSpec) -> None:

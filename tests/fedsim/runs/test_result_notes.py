@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedsim import analysis
-from fedsim.cli.observers import notes
+from fedsim.common.errors import RunNote
 from fedsim.common.units import DAY_US
+from fedsim.runs.result import notes
 from fedsim.worlds.trace import Trace
 from small import run, small
 
@@ -32,10 +35,11 @@ def world(tmp_path: Path, first_day: int) -> dict[str, Any]:
 
 def test_a_run_in_which_nobody_worked_says_when_the_first_client_comes_online(tmp_path: Path) -> None:
     late = small(world=world(tmp_path, 3), stop={"time": "1d", "steps": 8}, algorithm={"name": "fedavg"})
-    assert told(late, tmp_path) == (
-        "no update used",
-        [UNUSED + "no client was online before stop.time; the first comes online at 3d 00:00:00"],
-    )
+    expected = UNUSED + "no client was online before stop.time; the first comes online at 3d 00:00:00"
+    assert told(late, tmp_path) == ("no update used", [expected])
+    with pytest.warns(RunNote, match=f"small: {expected}"):
+        result = run(late, tmp_path, force=True)
+    assert result.notes == (expected,)
     sound = small(name="sound", world=world(tmp_path, 0), stop={"time": "1d", "steps": 2})
     assert told(sound, tmp_path) == (None, [])
 
