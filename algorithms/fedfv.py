@@ -41,9 +41,9 @@ def fedfv(
 ) -> Algorithm:
     """Project conflicting updates off each other, and their mean off those of clients absent for `tau` steps.
 
-    `alpha` is the share of clients, those of largest loss, whose updates stay as they are. `order` is the
-    order of the targets: ascending loss, descending loss (`reverse`) or random. `seed` draws the random order of each
-    step; by default it is 0, in a run `seeds.train`.
+    `alpha` is the share of clients, those of largest loss, whose updates stay as they are: m - ceil((m - 1)(1 - alpha))
+    of m, none if it is 0. `order` is the order of the targets: ascending loss, descending loss (`reverse`) or random.
+    `seed` draws the random order of each step; by default it is 0, in a run `seeds.train`.
     """
 
     def weigh(stack: Stack) -> Direction:

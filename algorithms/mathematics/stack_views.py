@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common.errors import ConfigError
+from fedsim.common.errors import ConfigError, Undeclared
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, State
 
 
 def scaled(stack: Stack, factors: Floats) -> Stack:
     """Return the stack of rows multiplied by `factors` `[n]`."""
-    return replace(stack, grams=stack.grams * np.outer(factors, factors))
+    declared = not isinstance(stack.grams, Undeclared)
+    return replace(stack, grams=stack.grams * np.outer(factors, factors) if declared else stack.grams)
 
 
 def selected(stack: Stack, rows: NDArray[np.intp], m: int) -> Stack:

@@ -25,6 +25,7 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
     str: ("text", "texts"),
     Path: ("a path", "paths"),
     np.ndarray: ("an array of numbers", "arrays of numbers"),
+    Any: ("a value", "values"),
 }
 """The singular and the plural of a type in messages; other types go by their names."""
 _FROM = {

@@ -66,7 +66,14 @@ def numbers(value: Any, where: str) -> NDArray[np.float32]:
     if array.dtype.kind not in "fiub" or type(value).__module__.startswith("PIL"):
         images = "; the dataset's transform=torchvision.transforms.ToTensor() makes them of images"
         raise DataError(f"{where}: expected numbers, found {described(value)}{images}")
-    return array.astype(np.float32, copy=False)
+    result = array.astype(np.float32, copy=False)
+    if array.dtype.kind in "iu" and array.size and max(array.max(), -array.min()) > 2**24:
+        lost = array[result.astype(np.float64) != array]
+        if lost.size:
+            raise DataError(
+                f"{where}: expected whole numbers that float32 holds, such as those up to {2**24:,}, found {lost[0]}"
+            )
+    return result
 
 
 def labels(value: Any, where: str) -> Array:
@@ -90,7 +97,10 @@ def _as_labels(array: Array) -> str:
         return "; of one column for each class, y.argmax(1) makes them"
     if array.dtype.kind in "OUS":
         return "; numpy.unique(y, return_inverse=True)[1] numbers names from 0"
-    return "; astype(int) makes them, or long() of a tensor" if array.ndim == 1 else ""
+    of_numbers = (
+        "; of numbers that name classes, astype(int) makes them, or long() of a tensor; tasks are of "
+    )
+    return f"{of_numbers}classification, not of regression" if array.ndim == 1 else ""
 
 
 def clients_of(value: Any, n: int, where: str) -> Array:

@@ -33,9 +33,12 @@ def checked(task: Task, name: str) -> Task:
 
 def _check_shapes(where: str, x: Array, y: Array, official: Array) -> None:
     if x.dtype != np.float32 or x.ndim < 2:
+        of_floats = x.dtype == np.float32
+        advice = (
+            "x.reshape(len(x), -1) makes it" if of_floats else "x.astype(np.float32) turns numbers into it"
+        )
         raise DataError(
-            f"{where}: x: expected float32 [N, ...], found {x.dtype} of shape {list(x.shape)}; "
-            "x.astype(np.float32) turns numbers into it"
+            f"{where}: x: expected float32 [N, ...], found {x.dtype} of shape {list(x.shape)}; {advice}"
         )
     if y.shape != (len(x),) or y.dtype.kind not in "iu":
         raise DataError(

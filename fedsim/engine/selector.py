@@ -5,7 +5,7 @@ The plug-in's factory returns a `Selector`. Its state is explicit: plain data pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -173,6 +173,10 @@ class Selector:
     draws: bool = True
 
     def __post_init__(self) -> None:
+        given: Any = self.needs
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise ConfigError(f"a selector's needs: expected a set such as {{'losses'}}, found {given!r}")
+        object.__setattr__(self, "needs", frozenset(given))
         for need in sorted(set(self.needs) - set(get_args(Need))):
             raise ConfigError(f"a selector cannot need {need!r}{closest(need, get_args(Need))}")
         arguments.check("a selector's select", self.select, Callable[..., Any])

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,8 @@ class Stack:
     """
 
     grams: Floats
-    """G: [L, n, n] inner products of the rows, block by block; [0, n, n] if the rule declared `gram="none"`,
-    [1, n, n] if it declared `"model"`."""
+    """G: [L, n, n] inner products of the rows, block by block; [1, n, n] if the rule declared `gram="model"`. A rule
+    that declared `"none"` is stopped where it reads them."""
     losses: Floats
     """F: [n] mean training loss of the client at the model that the row started from, before training; only for rules
     that declare `losses`. Remembered rows keep the loss that came with them."""
@@ -99,11 +99,6 @@ class Stack:
 
     def gram(self) -> Floats:
         """Return the [n, n] Gram matrix of the whole model, the sum over blocks."""
-        if not len(self.grams):
-            raise RunError(
-                f"step {self.step}: the rule asks for inner products without declaring them: return "
-                'Needs(gram="model") with it, or "blocks" for those of each layer'
-            )
         return np.asarray(self.grams.sum(axis=0))
 
     def rates(self, lr: float) -> Floats:
@@ -143,7 +138,8 @@ class Direction:
     from. Their weighted sum is part of the step, after the rule's VectorStep: weights of 1/m, together with the same
     weights of the rows, average the clients' end models. Only from rules with `start="last"`."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
+    """Numbers about the step, by name. A run records those that `steps.parquet` has a column for (`projection_removed`,
+    `kkt_residual` and `blocks`); `fedsim.combine` returns all."""
 
 
 RowsFrom = Literal["start", "current"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,8 +81,8 @@ def unsaved(value: object, name: str = "") -> Iterator[str]:
 
 def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
     """Let the rule named `rule` weigh a stack. Raises RunError if it does not return weights for the stack's rows."""
-    result: Any = algorithm.weigh(stack, state)
     where = f"step {stack.step}, rule {rule!r}"
+    result: Any = algorithm.weigh(replace(stack, **_undeclared(algorithm.needs, where)), state)
     if isinstance(result, Direction):
         raise RunError(
             f"{where}: expected a Direction and the next state, found the Direction alone; a rule that remembers "
@@ -95,7 +95,7 @@ def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[
         )
     direction, after = result
     checked_state(after, f"{where}: expected the next state as a dict")
-    _check_weights(direction, stack, where)
+    _check_weights(direction, stack, algorithm.needs, where)
     if algorithm.columns is not None and np.ndim(direction.weights) != 1:
         raise RunError(
             f"{where}: expected factors [{stack.n}] of a rule with columns, one per row, found shape "
@@ -106,16 +106,22 @@ def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[
     return direction, after
 
 
-def undeclared(needs: Needs, where: str) -> dict[str, Any]:
-    """Return what a stack holds for a rule in place of the fields that it does not declare, which would be NaN."""
-    return {
+def _undeclared(needs: Needs, where: str) -> dict[str, Any]:
+    """Return what a stack holds for a rule in place of the fields that it does not declare."""
+    hidden = {
         name: Undeclared(f"{where}: it reads {name} without declaring it: return Needs({need}=True) with it")
         for name, need in _DECLARED_BY.items()
         if not getattr(needs, need)
     }
+    if needs.gram == "none":
+        hidden["grams"] = Undeclared(
+            f'{where}: it asks for inner products without declaring them: return Needs(gram="model") with it, or '
+            '"blocks" for those of each layer'
+        )
+    return hidden
 
 
-def _check_weights(direction: Direction, stack: Stack, where: str) -> None:
+def _check_weights(direction: Direction, stack: Stack, needs: Needs, where: str) -> None:
     """Raise RunError for weights of another type or shape than the stack's rows need, and for a bad `keep`."""
     kind = np.asarray(direction.weights).dtype
     if kind.kind not in "biuf":
@@ -125,6 +131,16 @@ def _check_weights(direction: Direction, stack: Stack, where: str) -> None:
         raise RunError(
             f"{where}: expected weights [{stack.n}], one per row, or [blocks, {stack.n}], found shape {list(shape)}; "
             f"rows are the {stack.m} updates of the step and {stack.n - stack.m} that the server kept"
+        )
+    blocks = len(stack.grams) if needs.gram == "blocks" else 1
+    if len(shape) == 2 and shape[0] not in (1, blocks):
+        layers = (
+            f"a row for each of {blocks} blocks"
+            if needs.gram == "blocks"
+            else 'and one row for each layer only of a rule with Needs(gram="blocks")'
+        )
+        raise RunError(
+            f"{where}: expected weights [{stack.n}] for the whole model, {layers}; found shape {list(shape)}"
         )
     keep = direction.keep
     if not isinstance(keep, (int, float, np.number)) or not np.isfinite(keep):
@@ -151,8 +167,10 @@ def _check_gaps(direction: Direction, algorithm: Algorithm, m: int, where: str) 
 def _check_rest(direction: Direction, where: str) -> None:
     """Raise RunError for an average, a line search or diagnostics of another type."""
     average, search, diagnostics = direction.average, direction.search, direction.diagnostics
-    if average is not None and not (_is_number(average) and math.isfinite(average)):
-        raise RunError(f"{where}: average: expected a finite number or None, found {described(average)}")
+    if average is not None and not (_is_number(average) and 0 <= average <= 1):
+        raise RunError(
+            f"{where}: average: expected a number from 0 to 1, or None, found {described(average)}"
+        )
     if search is not None and not isinstance(search, LineSearch):
         raise RunError(f"{where}: search: expected a LineSearch or None, found {described(search)}")
     if not isinstance(diagnostics, Mapping):
@@ -191,10 +209,26 @@ def apply_vector_step(
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
         raise RunError(f"{where}: expected a direction and vectors by name, found {type(result).__name__}")
     direction, after = result
-    if not (isinstance(direction, torch.Tensor) and direction.shape == vector.shape):
-        kind = list(direction.shape) if isinstance(direction, torch.Tensor) else type(direction).__name__
-        raise RunError(f"{where}: expected a direction {list(vector.shape)}, found {kind}")
+    for name, each in {
+        "a direction": direction,
+        **{f"vector {name!r}": each for name, each in after.items()},
+    }.items():
+        if not (
+            isinstance(each, torch.Tensor) and each.shape == vector.shape and each.device == vector.device
+        ):
+            raise RunError(
+                f"{where}: expected {name} {list(vector.shape)} on {vector.device}, found {_kind(each)}"
+            )
+    if missing := [name for name in algorithm.sends if name not in after]:
+        raise RunError(f"{where}: expected the vectors that the rule sends, {missing[0]!r} is missing")
     return direction, after
+
+
+def _kind(value: object) -> str:
+    """Return the shape and device of a tensor, and the type of anything else."""
+    return (
+        f"{list(value.shape)} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
+    )
 
 
 def checked_columns(algorithm: Algorithm, where: str) -> Columns | None:

@@ -77,10 +77,19 @@ def _checked(product: Any, plugin: str) -> Algorithm:
         raise ConfigError(f"{plugin} returned {type(product).__name__}, expected an Algorithm")
     if not isinstance(product.needs, Needs):
         raise ConfigError(f"{plugin}: expected Needs(...) for what it needs, found {product.needs!r}")
+    if not callable(product.weigh):
+        raise ConfigError(
+            f"{plugin}: expected a function that weighs a stack, 'weigh', found {product.weigh!r}"
+        )
     if not callable(product.init):
         raise ConfigError(f"{plugin}: expected a function for its first state 'init', found {product.init!r}")
     if product.columns is not None and not callable(product.columns):
         raise ConfigError(f"{plugin}: expected a function of columns or None, found {product.columns!r}")
+    if product.sends and product.then is None:
+        raise ConfigError(
+            f"{plugin}: expected a VectorStep, 'then', that makes the vectors it sends ({', '.join(product.sends)}), "
+            "found None"
+        )
     if product.start not in get_args(StartFrom):
         raise ConfigError(f"{plugin}: expected 'current' or 'last' for 'start', found {product.start!r}")
     for promise in sorted(set(product.promises) - set(get_args(Promise))):

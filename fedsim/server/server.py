@@ -33,7 +33,6 @@ from fedsim.server.rule_check import (
     apply_vector_step,
     checked_columns,
     initial_state,
-    undeclared,
     weigh,
     weights_in_sum,
 )
@@ -374,8 +373,7 @@ class Server:
             replaced=history.replaced,
             inclusion=notes["inclusion"],
         )
-        hidden = undeclared(self.algorithm.needs, f"step {arrivals.step}, rule {self.spec.rule!r}")
-        return stack, replace(stack, grams=history.of_rule(grams), **hidden)
+        return stack, replace(stack, grams=history.of_rule(grams))
 
     def _diverged(self, problem: str, stack: Stack, rows: Rows) -> RunError:
         return diverged(problem, stack.step, self.spec.rule, stack.clients[: stack.m], rows)
@@ -389,6 +387,9 @@ class Server:
             clients = ", ".join(map(str, stack.clients[: stack.m].tolist()[:20]))
             message = f"step {stack.step}, rule {self.spec.rule!r}, clients {clients}: {error}"
             raise SolverError(message, error.matrix) from error
-        if not np.isfinite(direction.weights).all():
-            raise self._diverged("weights that are not finite", stack, rows)
+        weights = np.atleast_2d(direction.weights)
+        if len(bad := np.argwhere(~np.isfinite(weights))):
+            block, i = bad[0]
+            problem = f"weights that are not finite ({weights[block, i]} for the update of client {stack.clients[i]})"
+            raise self._diverged(problem, stack, rows)
         return direction, state

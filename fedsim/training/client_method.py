@@ -305,10 +305,12 @@ def pull(strength: float, anchor: Tensors) -> Correct:
     return correct
 
 
-def checked(result: Any, parameters: int, client: int, sends: tuple[str, ...] = ()) -> Trained:
+def checked(
+    result: Any, parameters: int, client: int, sends: tuple[str, ...] = (), keeps: bool = True
+) -> Trained:
     """Return the result of a method's `train` with detached vectors [parameters], and those named in `sends`.
 
-    Raises RunError if the result is not such a `Trained`.
+    Raises RunError if the result is not such a `Trained`, or has a vector to keep of a method that keeps none.
     """
     where = f"client {client}: the client method's train"
     if not isinstance(result, Trained):
@@ -317,6 +319,8 @@ def checked(result: Any, parameters: int, client: int, sends: tuple[str, ...] = 
     kept = result.kept
     if kept is not None:
         kept = checked_vector(kept, parameters, f"{where} must return 'kept' as")
+        if not keeps:
+            raise RunError(f"{where} returned 'kept', but the method lacks keeps=True, so it would be lost")
     loss = _number(result.loss, f"{where} must return 'loss'")
     loss_before = _number(result.loss_before, f"{where} must return 'loss_before'")
     sent = _checked_sent(result.sent, parameters, sends, where)

@@ -90,7 +90,19 @@ class GivenModel:
     def _built(self, in_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            return self(in_shape=in_shape, n_classes=n_classes)
+            module = self(in_shape=in_shape, n_classes=n_classes)
+        check_shapes(module, "model")
+        return module
+
+
+def check_shapes(module: nn.Module, called: str) -> None:
+    """Raise ConfigError for a module with a parameter that the first sample would give its shape."""
+    for path, parameter in module.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ConfigError(
+                f"{called}: {path} has no shape before the first sample: use Linear in place of LazyLinear, and so on, "
+                "with the widths that follow from in_shape"
+            )
 
 
 def share_parameters(one: nn.Module, other: nn.Module) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedsim.common.arrays import Floats, Ints
+from fedsim.common.errors import RunError, closest
 from fedsim.common.rng import rng
 from fedsim.training.client_method import Batch, Correct, Objective, Tensors, checked_vector
 from fedsim.training.job import Job
@@ -36,6 +37,9 @@ class Descent:
     objective: Objective | None = None
 
 
+_OPTIONS = {field.name for field in fields(Descent)} - {"sgd"}
+
+
 class ClientTools:
     """A client's tools for one job; implements `fedsim.training.client_method.Local`."""
 
@@ -56,6 +60,12 @@ class ClientTools:
 
         `options` are those of a `Descent`.
         """
+        where = f"client {self.job.client}: local.sgd"
+        if unknown := sorted(options.keys() - _OPTIONS):
+            known = ("epochs", "lr", *_OPTIONS)
+            raise RunError(f"{where}: unknown argument {unknown[0]!r}{closest(unknown[0], known)}")
+        if epochs is not None and epochs < 0:
+            raise RunError(f"{where}: epochs: expected a number from 0, found {epochs}")
         sgd = self.model.sgd
         sgd = replace(sgd, epochs=sgd.epochs if epochs is None else epochs, lr=sgd.lr if lr is None else lr)
         self.model.flat.copy_(start)
@@ -92,9 +102,21 @@ class ClientTools:
                 break
             value, each = objective(batch)
             grads = torch.autograd.grad(value, self.weights, materialize_grads=True)
-            _step(self.weights, correct(grads, self.weights, lr) if correct else grads, lr, sgd, velocity)
+            if correct:
+                grads = self._corrected(correct(grads, self.weights, lr))
+            _step(self.weights, grads, lr, sgd, velocity)
             losses.append(checked_vector(each, len(batch.y), must))
         return losses
+
+    def _corrected(self, grads: Any) -> Tensors:
+        """Return the gradients of a correction. Raises RunError if there is not one for each parameter."""
+        if not isinstance(grads, tuple | list) or len(grads) != len(self.weights):
+            found = f"{len(grads)} of them" if isinstance(grads, tuple | list) else type(grads).__name__
+            raise RunError(
+                f"client {self.job.client}: correct must return a gradient for each of the {len(self.weights)} "
+                f"parameters, found {found}"
+            )
+        return tuple(grads)
 
     def _allowed(self, descent: Descent, n: int) -> tuple[int, int | None]:
         """Return the epochs and the most steps that the job's share of the work allows on n samples."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,7 @@ from fedsim import plugins
 from fedsim.common.errors import ConfigError, short
 from fedsim.common.rng import torch_seed
 from fedsim.common.units import show_bytes
-from fedsim.training.given_model import SHARED, share_parameters
+from fedsim.training.given_model import SHARED, check_shapes, share_parameters
 from fedsim.training.modes import may_draw
 
 Shape = tuple[int, ...]
@@ -150,17 +150,18 @@ def _make(name: str, options: Mapping[str, Any], in_shape: Shape, n_classes: int
 def _check_parameters(name: str, module: nn.Module) -> None:
     for path, part in module.named_modules():
         if isinstance(part, _BATCH_NORMS) or getattr(part, "running_mean", None) is not None:
-            raise ConfigError(
-                f"{_called(name)}: {path or 'the model'} is a {type(part).__name__}. Its running statistics "
-                "are state outside the parameters, and averaging them over clients is undefined; use "
-                "GroupNorm (for cnn: norm = 'group') or no normalisation"
+            reason = (
+                "Without running statistics the accuracy of a sample depends on the others of its batch"
+                if getattr(part, "running_mean", None) is None
+                else "Its running statistics are state outside the parameters, and averaging them over clients is "
+                "undefined"
             )
+            raise ConfigError(
+                f"{_called(name)}: {path or 'the model'} is a {type(part).__name__}. {reason}; use GroupNorm (for cnn: "
+                "norm = 'group') or no normalisation"
+            )
+    check_shapes(module, _called(name))
     for path, parameter in module.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ConfigError(
-                f"{_called(name)}: {path} has no shape before the first sample: use Linear in place of LazyLinear, and "
-                "so on, with the widths that follow from in_shape"
-            )
         if parameter.dtype != torch.float32 or not parameter.requires_grad:
             actual = f"{parameter.dtype}, requires_grad={parameter.requires_grad}"
             raise ConfigError(
@@ -175,15 +176,17 @@ def _check_buffers(name: str, module: nn.Module, in_shape: Shape) -> None:
     if next(module.buffers(), None) is None:
         return
     before = {path: buffer.clone() for path, buffer in module.named_buffers()}
-    try:
-        with _in_mode(module, training=True), torch.no_grad():
-            # Buffers of a new model may fit to its parameters, and change with others.
-            changed = {path: p + torch.rand_like(p) for path, p in module.named_parameters()}
+    with _in_mode(module, training=True), torch.no_grad():
+        # Buffers of a new model may fit to its parameters, and change with others.
+        changed = {path: p + torch.rand_like(p) for path, p in module.named_parameters()}
+        try:
             functional_call(module, changed, (torch.zeros(2, *in_shape),))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ConfigError(
-            f"{_called(name)} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
-        ) from error
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ConfigError(
+                f"{_called(name)} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
+            ) from error
+        with suppress(RuntimeError, ValueError, TypeError, IndexError):  # it may take whole numbers alone
+            functional_call(module, changed, (torch.rand(2, *in_shape),))
     for path, buffer in module.named_buffers():
         if path not in before or not _equal(buffer, before[path]):
             raise ConfigError(

@@ -93,8 +93,9 @@ class Workbench(LoadedModel):
         """Train with the client method from `params` [P], which `flat` holds too; then `flat` holds the end."""
         if self.method.train is None:
             return self._descended(local, params, kept)
+        local.received = {name: vector.clone() for name, vector in local.received.items()}
         result = self._called(self.method.train, local, params, kept)
-        trained = checked(result, len(self.flat), local.job.client, self.method.sends)
+        trained = checked(result, len(self.flat), local.job.client, self.method.sends, self.method.keeps)
         self.flat.copy_(trained.end)
         return trained
 
@@ -123,7 +124,7 @@ class Workbench(LoadedModel):
 
     def _own(self, kept: Kept) -> Tensor:
         """Return the vector [P] that a client kept, 0 before its first job."""
-        return torch.zeros_like(self.flat) if kept is None else kept.to(self.device)
+        return torch.zeros_like(self.flat) if kept is None else kept.to(self.device, copy=True)
 
     def _divided(self, start: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the parameters [P] that a job starts from, and by name the vectors [P] that came with them."""
@@ -245,10 +246,13 @@ class Workbench(LoadedModel):
         reports.finite[:] = _finite(rows)
 
     def _called(self, function: Callable[..., Any], local: ClientTools, params: Tensor, kept: Kept) -> Any:
-        """Call a client method's function; seed torch's generators if the model or the method may draw from them."""
+        """Call a client method's function with copies of the vectors, which other jobs and evaluations share.
+
+        Seed torch's generators if the model or the method may draw from them.
+        """
         self.module.train()  # the previous job or evaluation may have left another mode
         with self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext():
-            return function(local, params, None if kept is None else kept.to(self.device))
+            return function(local, params.clone(), None if kept is None else kept.to(self.device, copy=True))
 
     def evaluate_personal(self, params: Tensor, kept: Sequence[Kept], split: str, first: int) -> Scores:
         """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models.

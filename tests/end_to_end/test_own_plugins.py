@@ -43,7 +43,7 @@ from fedsim.training.attack import Attack
 from fedsim.training.client_method import ClientMethod, Offset, OwnModel, Trained
 from fedsim.engine.selector import Selector, stateless as choosing
 from fedsim.worlds.scenario import Scenario
-from fedsim.server.rule import Algorithm, Direction, Needs, stateless
+from fedsim.server.rule import Algorithm, Direction, Needs, VectorStep, stateless
 
 """
 
@@ -76,7 +76,17 @@ ALWAYS = {"scenario": "always_on", "horizon": "2h"}
         ("None", "expected a Direction, found NoneType"),
         (
             "Direction(np.full(s.n, np.nan))",
-            "step 0, rule '.*mine': weights that are not finite; the longest update",
+            r"step 0, rule '.*mine': weights that are not finite \(nan for the update of client \d+\); the longest",
+        ),
+        (
+            "Direction(s.grams[0].sum(axis=0))",
+            r"step 0, rule '.*mine': it asks for inner products without declaring them: return Needs\(gram=.model",
+        ),
+        ("Direction(np.ones(s.n) * s.gram().mean())", "asks for inner products without declaring them"),
+        (
+            "Direction(np.ones((2, s.n)))",
+            r"expected weights \[4\] for the whole model, and one row for each layer only of a rule with "
+            r"Needs\(gram=.blocks.\); found shape \[2, 4\]",
         ),
         (
             "Direction(s.losses)",
@@ -123,8 +133,9 @@ def test_rules_may_say_no_column_that_the_server_writes() -> None:
         ("diagnostics={'time_us': 5.0}", "'time_us' is a column of `steps` that the server writes"),
         ("diagnostics={'each': 5.0}", "'each' is a column"),
         ("diagnostics={'blocks': 2.5}", "diagnostics: blocks: expected a whole number, found 2.5"),
-        ("average='a'", "average: expected a finite number or None, found 'a'"),
-        ("average=float('nan')", "average: expected a finite number or None, found nan"),
+        ("average='a'", "average: expected a number from 0 to 1, or None, found 'a'"),
+        ("average=float('nan')", "average: expected a number from 0 to 1, or None, found nan"),
+        ("average=1.5", "average: expected a number from 0 to 1, or None, found 1.5"),
         ("search=5", "search: expected a LineSearch or None, found 5"),
     ],
 )
@@ -269,11 +280,33 @@ def test_what_is_no_function(mine: Any, tmp_path: Path, table: str, made: str, m
         ("promises=['convx']", "cannot promise 'convx'; did you mean 'convex'"),
         ("init={'count': 0}", "expected a function for its first state 'init', found"),
         ("columns='median'", "expected a function of columns or None, found 'median'"),
+        ("sends=('mine',)", r"a VectorStep, 'then', that makes the vectors it sends \(mine\), found None"),
     ],
 )
 def test_what_a_rule_declares(mine: Any, given: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         build_rule(mine(f"return Algorithm(lambda s, t: None, {given})"), {})
+
+
+def test_a_rule_needs_a_function(mine: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a function that weighs a stack, 'weigh', found None"):
+        build_rule(mine("return Algorithm(None)"), {})
+
+
+@pytest.mark.parametrize(
+    ("result", "match"),
+    [
+        ("d[:3], v", r"then: expected a direction \[5\] on cpu, found \[3\] on cpu"),
+        ("d, {'mine': d.numpy()}", r"then: expected vector 'mine' \[5\] on cpu, found ndarray"),
+        ("d, {'mine': d[:3]}", r"then: expected vector 'mine' \[5\] on cpu, found \[3\] on cpu"),
+        ("d, {}", "then: expected the vectors that the rule sends, 'mine' is missing"),
+    ],
+)
+def test_vectors_of_a_rule(mine: Any, result: str, match: str) -> None:
+    body = f"then = VectorStep(lambda d, v, facts: ({result})); weigh = lambda s, t: (Direction(np.ones(s.n)), t)"
+    rule = mine(f"{body}; return Algorithm(weigh, then=then, sends=('mine',))")
+    with pytest.raises(RunError, match=f"step 0, rule '.*mine', {match}"):
+        combine(rule, np.ones((3, 5)), losses=None)
 
 
 def test_weights_of_a_rule_are_checked_without_the_simulator_as_well(mine: Any) -> None:
@@ -331,6 +364,10 @@ def test_needs_are_known() -> None:
         Selector(lambda v, k, rng, state: (v.candidates[:k], state), needs=frozenset({"loss"}))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="start must be a function that returns its first state"):
         Selector(lambda v, k, rng, state: (v.candidates[:k], state), start={"c": 0})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"needs: expected a set such as .'losses'., found 'losses'"):
+        Selector(lambda v, k, rng, state: (v.candidates[:k], state), needs="losses")  # type: ignore[arg-type]
+    as_list: Any = ["losses"]
+    assert Selector(lambda v, k, rng, state: (v.candidates[:k], state), needs=as_list).needs == {"losses"}
     with pytest.raises(ConfigError, match="expected one of 'none', 'model', 'blocks', found 'yes'"):
         Needs(gram="yes")  # type: ignore[arg-type]
 
@@ -345,6 +382,17 @@ def test_needs_are_known() -> None:
         ("Trained(start + 0, None)", "'loss' as a number, found NoneType"),
         ("Trained(start + 0, start)", "'loss' as a number, found Tensor"),
         ("Trained(start + 0, 0.0, sent=[])", "'sent' as a mapping, found list"),
+        ("Trained(start + 0, 0.0, kept=start)", "returned 'kept', but the method lacks keeps=True"),
+        ("Trained(*local.sgd(start, epoch=2))", "local.sgd: unknown argument 'epoch'; did you mean 'epochs'"),
+        ("Trained(*local.sgd(start, epochs=-1))", "local.sgd: epochs: expected a number from 0, found -1"),
+        (
+            "Trained(*local.sgd(start, correct=lambda g, w, lr: None))",
+            "correct must return a gradient for each of the 4 parameters, found NoneType",
+        ),
+        (
+            "Trained(*local.sgd(start, correct=lambda g, w, lr: g[1:]))",
+            "correct must return a gradient for each of the 4 parameters, found 3 of them",
+        ),
     ],
 )
 def test_a_client_method(mine: Any, tmp_path: Path, trained: str, match: str) -> None:
@@ -404,6 +452,44 @@ def test_what_a_client_method_returns_may_have_a_history(mine: Any, tmp_path: Pa
 """
     config = small(client={"name": mine(body.strip())}, world=ALWAYS, stop={"steps": 2})
     assert simulate(config, out=tmp_path, workers=0)[0].status == "done"
+
+
+IN_PLACE = """
+    def train(local, start, kept):
+        received = start{copy}
+        received[-10:] = 0.0 if kept is None else kept[-10:]
+        end, loss = local.sgd(received)
+        if kept is not None:
+            (kept{copy}).zero_()
+        return Trained(end, loss, kept=end)
+
+    def personal(local, model, kept):
+        mixed = model{copy}
+        if kept is not None:
+            mixed[-10:] = kept[-10:]
+        return mixed
+
+    return ClientMethod(train, keeps=True, personal=personal)
+"""
+
+
+@pytest.mark.parametrize("mode", ["loop", "auto"])
+def test_a_client_method_may_write_into_what_it_receives(mine: Any, tmp_path: Path, mode: str) -> None:
+    """Others start from the same model, and evaluations must not change the run."""
+
+    def digest(copy: str) -> str | None:
+        method = {"name": mine(IN_PLACE.format(copy=copy).strip())}
+        config = small(
+            client=method,
+            world=ALWAYS,
+            stop={"steps": 4},
+            train={"mode": mode, "batch_size": 10},
+            evaluate={"every_steps": 1},
+        )
+        run = simulate(config, out=tmp_path, workers=0, force=True)[0]
+        return run.digest
+
+    assert digest("") == digest(".clone()")
 
 
 @pytest.mark.parametrize(
@@ -519,7 +605,10 @@ def test_a_task_with_fields_of_wrong_types(keyword: str, value: object, message:
 @pytest.mark.parametrize(
     ("direction", "message"),
     [
-        ("np.ones((7, s.n))", "weights of a rule for 1 block or all 2, found some for 7 blocks"),
+        (
+            "np.ones((7, s.n))",
+            r"expected weights \[\d\] for the whole model, a row for each of 2 blocks; found .*7",
+        ),
         ("np.ones(s.n), keep='x'", "keep: expected a finite number, found 'x'"),
         ("np.ones(s.n), keep=np.nan", "keep: expected a finite number, found nan"),
     ],

@@ -320,6 +320,8 @@ def shift(*, in_shape, n_classes): return Shift()
 def batch_norm(*, in_shape, n_classes): return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
 def instance_norm(*, in_shape, n_classes):
     return nn.Sequential(nn.Unflatten(1, (4, 1)), nn.InstanceNorm1d(4, track_running_stats=True))
+def batch_statistics(*, in_shape, n_classes):
+    return nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
 def frozen(*, in_shape, n_classes): return nn.Linear(4, 3).requires_grad_(False)
 def double(*, in_shape, n_classes): return nn.Linear(4, 3).double()
 def empty(*, in_shape, n_classes): return nn.Flatten()
@@ -338,6 +340,16 @@ class Counts(nn.Module):
         if self.training:
             self.seen += len(x)
         return self.out(x)
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.out = nn.Linear(4, 3)
+    def forward(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.mean(0).detach())
+        return self.out(x - self.mean)
 
 class InPlace(nn.Linear):
     def forward(self, x):
@@ -363,6 +375,7 @@ def in_place(*, in_shape, n_classes): return InPlace(4, 3)
 def rectified(*, in_shape, n_classes):
     return nn.Sequential(nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(4, 3))
 def counts(*, in_shape, n_classes): return Counts()
+def centred(*, in_shape, n_classes): return Centred()
 def dropout(*, in_shape, n_classes): return nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
 """
 
@@ -379,6 +392,10 @@ def own(tmp_path: Path) -> Path:
     [
         ("batch_norm", "0 is a BatchNorm1d. Its running statistics .* undefined; use GroupNorm"),
         ("instance_norm", "1 is a InstanceNorm1d. Its running statistics"),
+        (
+            "batch_statistics",
+            "0 is a BatchNorm1d. Without running statistics the accuracy of a sample depends",
+        ),
         ("frozen", "found weight with torch.float32, requires_grad=False"),
         ("double", "found weight with torch.float64, requires_grad=True"),
         ("empty", "has no parameters"),
@@ -388,6 +405,7 @@ def own(tmp_path: Path) -> Path:
         ("lazy", "1.weight has no shape before the first sample: use Linear in place of LazyLinear"),
         ("spectral", r"parametrizations.weight.0._[uv] changes while the model trains. It is state outside"),
         ("counts", "seen changes while the model trains"),
+        ("centred", "mean changes while the model trains"),
         ("drawing", "draws at random in evaluation mode too.* pass training=self.training"),
         ("in_place", "changes its input samples in place: write x = x - mean"),
         ("rectified", "changes its input samples in place"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Unpack
 
 import numpy as np
@@ -32,7 +32,6 @@ from fedsim.server.rule_check import (
     apply_vector_step,
     checked_columns,
     initial_state,
-    undeclared,
     weigh,
 )
 from fedsim.server.rule_factory import build_rule
@@ -106,8 +105,7 @@ def combine(
 def _weighed(algorithm: Algorithm, stack: Stack, state: State | None, name: str) -> tuple[Direction, State]:
     with _of_this_rule("state", state):
         before = initial_state(algorithm, name) if state is None else state
-        hidden = undeclared(algorithm.needs, f"step {stack.step}, rule {name!r}")
-        direction, after = weigh(algorithm, replace(stack, **hidden), before, name)
+        direction, after = weigh(algorithm, stack, before, name)
     if not np.isfinite(direction.weights).all():
         raise RunError(f"step {stack.step}, rule {name!r}: weights that are not finite")
     return direction, after

@@ -97,7 +97,14 @@ def test_a_test_set_without_clients_goes_to_clients_by_label() -> None:
     ("make", "message"),
     [
         (lambda: Task.from_arrays(X, Y[:5]), "y: expected 8 labels, as many as rows of x, found 5"),
-        (lambda: Task.from_arrays(X, Y / 2), "y: expected one whole number .* found float64"),
+        (
+            lambda: Task.from_arrays(X, Y / 2),
+            "y: expected one whole number .* found float64.* not of regression",
+        ),
+        (
+            lambda: Task.from_arrays(np.full((8, 1), 2**24 + 1), Y),
+            "x: expected whole numbers that float32 holds, such as those up to 16,777,216, found 16777217",
+        ),
         (
             lambda: Task.from_arrays(X, Y[:, None]),
             r"found int64 of shape \[8, 1\]; y.reshape\(-1\) makes them",

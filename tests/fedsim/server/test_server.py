@@ -170,7 +170,7 @@ def test_what_is_recorded_does_not_change_what_a_rule_sees(tmp_path: Path, level
         "SEEN = []\n"
         "def see():\n"
         "    def direction(stack):\n"
-        "        SEEN.append(stack.grams.copy())\n"
+        f"        SEEN.append({'stack.grams.copy()' if matrices else 'np.zeros(0)'})\n"
         "        return Direction(np.ones(stack.n))\n"
         f"    return stateless(direction, Needs('{level}', memory=math.inf))\n"
     )
@@ -815,5 +815,7 @@ def test_a_rule_cannot_read_what_it_does_not_declare(
 
 def test_a_rule_without_inner_products_is_told_how_to_declare_them(tmp_path: Path) -> None:
     rule = a_rule(tmp_path, "return Direction(stack.gram().sum(axis=0))")
-    with pytest.raises(RunError, match=r'step 0: .* inner products .*: return Needs\(gram="model"\) with it'):
+    with pytest.raises(
+        RunError, match=r'step 0, rule .* inner products .*: return Needs\(gram="model"\) with it'
+    ):
         Server(ServerSpec(rule, {}, 10, 100, 4, BLOCKS), torch.zeros(P)).step(arrivals(0, [1]), list(rows(1)))

@@ -27,6 +27,13 @@ class Scaled(nn.Module):
         return self.layer(x * self.scale)  # type: ignore[no-any-return]
 
 
+def test_a_module_without_its_shapes_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"model: 1\.weight has no shape before the first sample: use Linear in place"
+    ):
+        GivenModel(lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(2))).digest((3,), 2)
+
+
 def test_the_digest_names_structure_and_state() -> None:
     digest = GivenModel(Scaled).digest((3,), 2)
     assert GivenModel(lambda: Scaled()).digest((3,), 2) == digest
