@@ -141,10 +141,9 @@ def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> St
     from fedsim.studies.run import opened
     from fedsim.studies.tune import provisional, tuned, tuning_study, tuning_table
 
-    opened(
-        provisional(config), source, running.out, force=True
-    )  # whether the study has a place, before hours of tuning
-    outcome = _run(tuning_study(config, source), source, running, again, tuning=True)
+    to_try = tuning_study(config, source)
+    opened(provisional(config), source, running.out, force=True)  # raises, if it must, before hours of tuning
+    outcome = _run(to_try, source, running, again, tuning=True)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     config = tuned(config, analysis.open_study(outcome.folder))

@@ -71,6 +71,8 @@ def show_us(time_us: int) -> str:
     """Return a virtual time as a text such as `3d 04:05:06`, or `1.250 s` below a minute."""
     if abs(time_us) < 60 * US:
         return f"{time_us / US:.3f} s"
+    if time_us < 0:
+        return f"-{show_us(-time_us)}"
     days, rest = divmod(time_us // US, 86400)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     return f"{days}d {clock}" if days else clock

@@ -84,8 +84,9 @@ def study(
 
     with Given.of(task, model).of_study(read) as config:
         if to_tune(config):
-            opened(provisional(config), source, out, force=True)  # before hours of tuning
-            tuning = run(tuning_study(config, source), tuning=True)
+            to_try = tuning_study(config, source)
+            opened(provisional(config), source, out, force=True)  # raises, if it must, before hours of tuning
+            tuning = run(to_try, tuning=True)
             if tuning.interrupted:
                 return tuning
             config = tuned(config, analysis.open_study(tuning.folder))

@@ -42,7 +42,11 @@ def tuning_study(study: StudyConfig, source: str) -> StudyConfig:
     `source` names the file in messages. Raises ConfigError for cells that cannot be run, be it in the study itself.
     """
     tune = _tune_of(study)
-    cells_of(provisional(study), source)
+    try:
+        cells_of(provisional(study), source)
+    except ConfigError as error:
+        of_key = f" (tune.key is {tune.key})" if tune.key.rpartition(".")[2] in str(error) else ""
+        raise ConfigError(f"{error}{of_key}") from error
     axes = {
         axis: {level: levels[level] for level in _levels_tried(study, axis)}
         for axis, levels in study.axes.items()

@@ -129,7 +129,7 @@ def shift(trace: Trace, by_us: int = 0, spread_us: int = 0, seed: int = 0) -> Tr
             " crop it, or set after_end first"
         )
     if spread_us < 0:
-        raise TraceError(f"shift: expected a spread of at least 0, found {spread_us} us")
+        raise TraceError(f"shift: expected a spread of at least 0, found {show_us(spread_us)}")
     own = rng(seed, "shift").integers(0, max(spread_us, 1), trace.clients)
     step = {"shift": by_us} | ({"spread": spread_us, "seed": seed} if spread_us else {})
 

@@ -27,7 +27,7 @@ class TuneSection(Section):
     """The metric (docs/metrics.md) whose mean over the seeds and the other axes' levels decides, at the end of runs."""
     last: Count = 1
     """Take the metric's mean over this many evaluations at the end of each run: single ones vary."""
-    levels: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+    levels: dict[str, str | Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     """The levels of other axes at which values are tried, by axis; by default all."""
     chosen: dict[str, Any] = Field(default_factory=dict)
     """The values of levels of the axis, at which nothing is tried; of several axes, a table for each level of the

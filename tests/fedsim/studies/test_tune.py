@@ -251,7 +251,8 @@ def test_an_assignment_of_the_key_that_is_tuned_is_refused() -> None:
 
 def test_values_and_keys_that_no_run_accepts_are_refused_before_any_run(tmp_path: Path) -> None:
     for tune, message in (
-        ({"key": "train.lrr"}, r"train.lrr: unknown key; did you mean 'lr'"),
+        ({"key": "train.lrr"}, r"train.lrr: unknown key; did you mean 'lr'.*\(tune\.key is train\.lrr\)"),
+        ({"levels": {"rule": []}}, "tune.levels.rule"),
         ({"values": [0.1, -1.0]}, r"train.lr: .*found -1.0 \(in: rule=fedavg, lr=minus1.0"),
         ({"values": [0.1, 0.1]}, r"tune.values: expected different values, found '0.1' twice"),
         ({"values": [1, 1.0]}, r"tune.values: expected different values, found '1.0' twice"),
