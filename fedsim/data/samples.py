@@ -67,7 +67,7 @@ def numbers(value: Any, where: str) -> NDArray[np.float32]:
         images = "; the dataset's transform=torchvision.transforms.ToTensor() makes them of images"
         raise DataError(f"{where}: expected numbers, found {described(value)}{images}")
     result = array.astype(np.float32, copy=False)
-    if array.dtype.kind in "iu" and array.size and max(array.max(), -array.min()) > 2**24:
+    if array.dtype.kind in "iu" and array.size and max(int(array.max()), -int(array.min())) > 2**24:
         lost = array[result.astype(np.float64) != array]
         if lost.size:
             raise DataError(
@@ -97,10 +97,12 @@ def _as_labels(array: Array) -> str:
         return "; of one column for each class, y.argmax(1) makes them"
     if array.dtype.kind in "OUS":
         return "; numpy.unique(y, return_inverse=True)[1] numbers names from 0"
-    of_numbers = (
-        "; of numbers that name classes, astype(int) makes them, or long() of a tensor; tasks are of "
+    if array.ndim != 1:
+        return ""
+    return (
+        "; astype(int), or long() of a tensor, makes them of numbers that name classes: tasks are of classification, "
+        "not of regression"
     )
-    return f"{of_numbers}classification, not of regression" if array.ndim == 1 else ""
 
 
 def clients_of(value: Any, n: int, where: str) -> Array:

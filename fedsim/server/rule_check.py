@@ -209,16 +209,10 @@ def apply_vector_step(
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
         raise RunError(f"{where}: expected a direction and vectors by name, found {type(result).__name__}")
     direction, after = result
-    for name, each in {
-        "a direction": direction,
-        **{f"vector {name!r}": each for name, each in after.items()},
-    }.items():
-        if not (
-            isinstance(each, torch.Tensor) and each.shape == vector.shape and each.device == vector.device
-        ):
-            raise RunError(
-                f"{where}: expected {name} {list(vector.shape)} on {vector.device}, found {_kind(each)}"
-            )
+    made = {"a direction": direction} | {f"vector {name!r}": each for name, each in after.items()}
+    for name, each in made.items():
+        if _kind(each) != _kind(vector):
+            raise RunError(f"{where}: expected {name} {_kind(vector)}, found {_kind(each)}")
     if missing := [name for name in algorithm.sends if name not in after]:
         raise RunError(f"{where}: expected the vectors that the rule sends, {missing[0]!r} is missing")
     return direction, after

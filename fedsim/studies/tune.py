@@ -106,11 +106,14 @@ def tuned(study: StudyConfig, tried: analysis.Study) -> StudyConfig:
                 f"{tried.folder}: no value of {tune.key} has a {tune.metric} at {_titled(tune, levels)}, as a run of "
                 "each failed or the metric is no number there: try other values or another metric"
             )
-        chosen[levels] = best(values, key=lambda pair: float(f"{pair[0]:.12g}"))[
-            1
-        ]  # rounding makes no best value
+        chosen[levels] = best(values, key=_without_rounding_error)[1]
     ordered = [levels for levels in _combinations(tune, study.axes) if levels in chosen]
     return _with(study, {levels: chosen[levels] for levels in ordered})
+
+
+def _without_rounding_error(scored: tuple[float, Any]) -> float:
+    """Return the mean of a value, equal for means that differ by floating-point error alone."""
+    return float(f"{scored[0]:.12g}")
 
 
 def scores(tune: TuneSection, tried: analysis.Study) -> Scores:
