@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from safetensors.torch import load_file
 
 import programs
 from fedsim import plugins
@@ -31,6 +32,7 @@ from fedsim.server.rule_factory import build_rule
 from fedsim.studies.cell import CellRunner
 from fedsim.studies.grid import Cell
 from fedsim.training.job import Job
+from fedsim.training.network import build_network
 from fedsim.training.settings import LocalSGD, WorkbenchSpec
 from fedsim.training.workbench import Workbench
 from noise import noise
@@ -490,6 +492,28 @@ def test_a_client_method_may_write_into_what_it_receives(mine: Any, tmp_path: Pa
         return run.digest
 
     assert digest("") == digest(".clone()")
+
+
+def test_the_example_of_a_layer_of_the_client_s_own(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+    (code,) = (block for block in page.split("```python\n") if "def fedper" in block)
+    (tmp_path / "mine.py").write_text(code.partition("```")[0])
+    method = {"name": f"{tmp_path}/mine.py:fedper"}
+    model = {"name": "mlp", "hidden": [8]}
+    config = small(client=method, world=ALWAYS, model=model, algorithm={"name": "fedavg"}, stop={"steps": 12})
+    run = simulate(config, out=tmp_path, workers=0)[0].run
+    trained, own = load_file(run.folder / "model.safetensors"), load_file(run.folder / "personal.safetensors")
+    layer = 8 * 10 + 10  # of the MLP, whose last layer has 10 classes
+    network = build_network("mlp", {"hidden": [8]}, (1, 8, 8), 10)
+    first = network.initial(config.seed_of("train"))
+    assert torch.equal(trained["params"][-layer:], first[-layer:])
+    assert not torch.equal(trained["params"][:-layer], first[:-layer])
+    assert (own["personal"][:, -layer:] != first[-layer:]).any(dim=1).all()
+    ends = {
+        split: run.final(split).summary(["mean_percent"])["mean_percent"]
+        for split in ("test", "test_personal")
+    }
+    assert ends["test_personal"] > ends["test"] + 10
 
 
 @pytest.mark.parametrize(
