@@ -85,7 +85,13 @@ def _whole_numbers(values: Any, where: str, what: str) -> Indices:
     if numbers.size and numbers.dtype.kind not in "iu":
         known = "; np.flatnonzero(...) makes them of truth values" if numbers.dtype.kind == "b" else ""
         raise DataError(f"{where}: expected {what}, whole numbers from 0 on, found {numbers.dtype}{known}")
-    return numbers.reshape(-1).astype(np.int64)
+    if numbers.ndim != 1:
+        found = "one number" if numbers.ndim == 0 else f"an array of shape {list(numbers.shape)}"
+        of_samples = "; of the client of each sample, [np.flatnonzero(client == k) for k in ...] makes them"
+        raise DataError(
+            f"{where}: expected a list of {what}, found {found}{of_samples if not numbers.ndim else ''}"
+        )
+    return numbers.astype(np.int64)
 
 
 def _array(value: Any, field: str) -> Array:

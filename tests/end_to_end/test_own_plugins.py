@@ -949,6 +949,10 @@ TASK = Task("mine", np.ones((6, 2), np.float32), np.arange(6) % 3, 3, np.zeros(6
         ({"natural": (np.arange(3), np.arange(2, 6))}, "client 1: .*found sample 2, which client 0 holds"),
         ({"natural": (np.array([0, 0]),)}, "client 0: .*found sample 0, which it holds twice"),
         ({"natural": (np.array([6]),)}, "client 0: expected rows from 0 to 5, found 6"),
+        (
+            {"natural": TASK.y},
+            r"client 0: expected a list of rows, found one number; .*np.flatnonzero\(client == k\)",
+        ),
         ({"natural": (TASK.y == 0, TASK.y > 0)}, r"client 0: .*whole numbers.*found bool; np\.flatnonzero"),
         ({"natural": ([0, 1], [1.5])}, "client 1: expected rows, whole numbers from 0 on, found float64"),
         ({"natural": {0: [0, 1], 1: [2]}}, "natural: expected the rows of each client, .*found a dict"),
