@@ -52,7 +52,7 @@ MISTAKES = {
         lambda: task(client=np.array(["a"] * 59 + [None], dtype=object)),
         "None for sample 59",
     ),
-    "labels as floats": (lambda: task(y=Y.float()), "astype.int. makes them"),
+    "labels as floats": (lambda: task(y=Y.float()), "astype.int., or long.. of a tensor, makes them"),
     "labels as names": (lambda: task(y=np.where(Y, "ill", "well")), "return_inverse=True"),
     "labels as columns": (lambda: task(y=nn.functional.one_hot(Y)), r"y.argmax\(1\)"),
     "NaN": (lambda: simulate(task=task(x=X / X[:, :1] * float("nan"))), "found NaN .* in sample 0"),

@@ -387,4 +387,4 @@ def test_names_from_a_file_are_shown_as_they_are(tmp_path: Path) -> None:
 
     study = write_study(tmp_path / "s", either, axes={"rule": ("plain", "[red]x")}, seeds=(1, 2))
     text = " ".join(text_of(difference_table(analysis.differences(study, "mean_percent"))).split())
-    assert "Left out for [red]x: seeds 2" in text
+    assert "Left out for [red]x: seed 2" in text
