@@ -194,7 +194,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         read_toml(tmp_path / "run.toml")
     with pytest.raises(ConfigError, match=r"run1\.toml: not valid TOML: .*line 2"):
         read_toml(tmp_path / "run1.toml")
-    with pytest.raises(ConfigError, match="expected a TOML file, found a folder$"):
+    with pytest.raises(ConfigError, match=r"expected a TOML file, found a folder$"):
         read_toml(tmp_path)
     (tmp_path / "study.toml").touch()
     with pytest.raises(ConfigError, match=r"expected a TOML file, found a folder; it holds .*study\.toml"):
