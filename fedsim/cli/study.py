@@ -138,12 +138,10 @@ def _show_plans(config: StudyConfig, source: str, running: Running, count: int |
 
 def _tuned(config: StudyConfig, source: str, running: Running, again: str) -> StudyConfig:
     """Run the unfinished cells of the tuning study, and return the study with the values that it chose."""
-    from fedsim.studies.run import opened
-    from fedsim.studies.tune import provisional, tuned, tuning_study, tuning_table
+    from fedsim.studies.run import tuning_before
+    from fedsim.studies.tune import tuned, tuning_table
 
-    to_try = tuning_study(config, source)
-    opened(provisional(config), source, running.out, force=True)  # raises, if it must, before hours of tuning
-    outcome = _run(to_try, source, running, again, tuning=True)
+    outcome = _run(tuning_before(config, source, running.out), source, running, again, tuning=True)
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     config = tuned(config, analysis.open_study(outcome.folder))

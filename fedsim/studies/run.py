@@ -84,9 +84,7 @@ def study(
 
     with Given.of(task, model).of_study(read) as config:
         if to_tune(config):
-            to_try = tuning_study(config, source)
-            opened(provisional(config), source, out, force=True)  # raises, if it must, before hours of tuning
-            tuning = run(to_try, tuning=True)
+            tuning = run(tuning_before(config, source, out), tuning=True)
             if tuning.interrupted:
                 return tuning
             config = tuned(config, analysis.open_study(tuning.folder))
@@ -106,6 +104,13 @@ def opened(
     if parent.exists() and not parent.is_dir():
         raise ConfigError(f"out: expected a folder, found the file {parent}")
     return StudyFolder(parent / study.name, study, cells, force=force, keep_others=tuning)
+
+
+def tuning_before(study: StudyConfig, source: str, out: Path | str) -> StudyConfig:
+    """Return the tuning study of a study. Raises as `opened` does if the study itself has no place in `out`."""
+    tuning = tuning_study(study, source)
+    opened(provisional(study), source, out, force=True)  # before hours of tuning
+    return tuning
 
 
 @arguments.checked
