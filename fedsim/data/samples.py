@@ -67,7 +67,8 @@ def numbers(value: Any, where: str) -> NDArray[np.float32]:
         images = "; the dataset's transform=torchvision.transforms.ToTensor() makes them of images"
         raise DataError(f"{where}: expected numbers, found {described(value)}{images}")
     result = array.astype(np.float32, copy=False)
-    if array.dtype.kind in "iu" and array.size and max(int(array.max()), -int(array.min())) > 2**24:
+    wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2  # smaller ones fit, as pixels do
+    if wide and array.size and max(int(array.max()), -int(array.min())) > 2**24:
         lost = array[result.astype(np.float64) != array]
         if lost.size:
             raise DataError(

@@ -121,6 +121,16 @@ def _undeclared(needs: Needs, where: str) -> dict[str, Any]:
     return hidden
 
 
+def fault_in_weights(direction: Direction, stack: Stack) -> str:
+    """Return which weight of a direction is not finite, and whose; empty if all are finite."""
+    weights = np.atleast_2d(direction.weights)
+    bad = np.argwhere(~np.isfinite(weights))
+    if not len(bad):
+        return ""
+    block, i = bad[0]
+    return f"weights that are not finite ({weights[block, i]} for the update of client {stack.clients[i]})"
+
+
 def _check_weights(direction: Direction, stack: Stack, needs: Needs, where: str) -> None:
     """Raise RunError for weights of another type or shape than the stack's rows need, and for a bad `keep`."""
     kind = np.asarray(direction.weights).dtype

@@ -32,6 +32,7 @@ from fedsim.server.rule import (
 from fedsim.server.rule_check import (
     apply_vector_step,
     checked_columns,
+    fault_in_weights,
     initial_state,
     weigh,
     weights_in_sum,
@@ -387,9 +388,6 @@ class Server:
             clients = ", ".join(map(str, stack.clients[: stack.m].tolist()[:20]))
             message = f"step {stack.step}, rule {self.spec.rule!r}, clients {clients}: {error}"
             raise SolverError(message, error.matrix) from error
-        weights = np.atleast_2d(direction.weights)
-        if len(bad := np.argwhere(~np.isfinite(weights))):
-            block, i = bad[0]
-            problem = f"weights that are not finite ({weights[block, i]} for the update of client {stack.clients[i]})"
-            raise self._diverged(problem, stack, rows)
+        if fault := fault_in_weights(direction, stack):
+            raise self._diverged(fault, stack, rows)
         return direction, state

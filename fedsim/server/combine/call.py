@@ -31,6 +31,7 @@ from fedsim.server.rule import Algorithm, Direction, Floats, Stack, State, StepF
 from fedsim.server.rule_check import (
     apply_vector_step,
     checked_columns,
+    fault_in_weights,
     initial_state,
     weigh,
 )
@@ -106,8 +107,8 @@ def _weighed(algorithm: Algorithm, stack: Stack, state: State | None, name: str)
     with _of_this_rule("state", state):
         before = initial_state(algorithm, name) if state is None else state
         direction, after = weigh(algorithm, stack, before, name)
-    if not np.isfinite(direction.weights).all():
-        raise RunError(f"step {stack.step}, rule {name!r}: weights that are not finite")
+    if fault := fault_in_weights(direction, stack):
+        raise RunError(f"step {stack.step}, rule {name!r}: {fault}")
     return direction, after
 
 
