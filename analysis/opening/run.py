@@ -28,7 +28,7 @@ from fedsim.engine.record_words import PERSONAL
 from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import existing, read_manifest
 from fedsim.records.run_folder import status_of
-from fedsim.records.schemas import CLIENT_FACTS, OPTIONAL, TABLES
+from fedsim.records.schemas import CLIENT_FACTS, LABEL_COUNTS, OPTIONAL, TABLES
 from fedsim.worlds.availability import UNKNOWNS, Unknown
 from fedsim.worlds.trace import read_trace
 
@@ -99,6 +99,27 @@ class Run:
     def clients(self) -> pa.Table:
         """One row per client that may train (`fedsim.records.schemas.CLIENT_FACTS`). Raises FolderError if missing."""
         return read_parquet(self.folder / CLIENTS, FolderError, CLIENT_FACTS.names)
+
+    @cached_property
+    def label_counts(self) -> Ints | None:
+        """[K, classes] training samples of each label of the clients that may train.
+
+        None if the folder does not have them, as one of an earlier commit. Raises FolderError if they are damaged.
+        """
+        path = self.folder / CLIENTS
+        table = read_parquet(path, FolderError) if path.is_file() else pa.table({})
+        if LABEL_COUNTS.name not in table.column_names:
+            return None
+        try:
+            lists = table.sort_by("client")[LABEL_COUNTS.name].cast(LABEL_COUNTS.type).combine_chunks()
+        except (pa.ArrowException, ValueError) as error:
+            raise FolderError(
+                f"{path}: {LABEL_COUNTS.name}: expected lists of whole numbers: {error}"
+            ) from error
+        counts, classes = lists.flatten(), lists.value_lengths().unique()
+        if len(classes) != 1 or classes.null_count or counts.null_count:
+            raise FolderError(f"{path}: {LABEL_COUNTS.name}: expected a count of each label for each client")
+        return array(counts).reshape(len(lists), -1).astype(np.int64)
 
     @cached_property
     def world(self) -> pa.Table:

@@ -15,6 +15,7 @@ from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run, with_distinct_labels
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from fedsim.analysis.plots.client_accuracy import client_accuracy
+from fedsim.analysis.plots.client_labels import client_labels
 from fedsim.analysis.plots.lost_jobs import lost_by_phase, lost_jobs
 from fedsim.analysis.plots.overview import overview
 from fedsim.analysis.plots.staleness import staleness, used_staleness
@@ -37,6 +38,7 @@ from fedsim.analysis.report.run_sections import run_section
 from fedsim.analysis.tables.closing import ACCURACIES, closing, digits_of, noise_note, unseen_splits
 from fedsim.analysis.tables.compare import compare
 from fedsim.common import arguments
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import ConfigError, FolderError, RunError, closest
 from fedsim.common.files import make_directory, write_text
 from fedsim.common.paths import as_path
@@ -122,6 +124,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
     yield from _unseen(runs)
     yield from _comparison(runs)
     yield from _accuracy(runs)
+    yield from _data(runs)
     yield from runs_participation(runs)
     yield from _jobs(runs)
     yield from selection_blocks(runs)
@@ -241,6 +244,29 @@ def _accuracy(runs: Sequence[Run]) -> Iterator[Block]:
     if not moves:
         yield Text("Curves are left out: accuracy was the same at all evaluations, or there was only one.")
     yield Gallery((*curves, *by_client) if moves else by_client)
+
+
+def _data(runs: Sequence[Run]) -> Iterator[Block]:
+    """Yield how samples are divided among clients, once for runs with the same division."""
+    divisions: dict[bytes, tuple[Ints, list[str]]] = {}
+    refused = []
+    for run in runs:
+        try:
+            counts = run.label_counts
+        except FolderError as error:
+            refused.append(Text(f"{run.label}: not shown: {error}.", "note"))
+            continue
+        if counts is not None:
+            divisions.setdefault(counts.tobytes(), (counts, []))[1].append(run.label)
+    if divisions or refused:
+        yield Heading("Data of the clients")
+    yield from refused
+    names = slugs(labels[0] for _, labels in divisions.values())
+    for (counts, labels), name in zip(divisions.values(), names, strict=True):
+        if len(divisions) > 1:
+            yield Text(f"{', '.join(labels)}:")
+        figure = "labels" if len(divisions) == 1 else f"{name}-labels"
+        yield Figure(figure, partial(client_labels, counts), wide=True)
 
 
 def _jobs(runs: Sequence[Run]) -> Iterator[Block]:

@@ -117,10 +117,13 @@ def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
 def label_counts(run: Run) -> Ints:
     """Return [K, classes] how many training samples of each class each client of a run holds, unseen ones last.
 
-    A run folder has no data: this loads the data set and divides it as the configuration says, reading only the
-    seeds and the tables of task and partition. Raises ConfigError or DataError if that fails, and FolderError if task
-    or partitioner are not installed: opening a folder must not run code that the folder names.
+    They are those of the run's `clients.parquet`. Where the file does not have them all, as for unseen clients, this
+    loads the data set and divides it as the configuration says, reading only the seeds and the tables of task and
+    partition. Raises ConfigError or DataError if that fails, and FolderError if task or partitioner are not installed:
+    opening a folder must not run code that the folder names.
     """
+    if run.label_counts is not None and not run.manifest.get("unseen"):
+        return run.label_counts
     from fedsim.config.data import federation
     from fedsim.config.load import parse
     from fedsim.data.federated_data import label_counts as count

@@ -49,8 +49,8 @@ def audit_groups(paths: Sequence[str | Path]) -> dict[str, list[Run]]:
 def audit_tables(groups: dict[str, list[Run]], *, labels: bool = False) -> Iterator[RenderableType]:
     """Yield for each group of runs two tables, one by run if there are several, and a sentence.
 
-    With `labels` the tables compare remembered updates with those of other clients that hold the same labels, which
-    loads the data of each run. Raises FolderError if a run of the group has no audit.
+    With `labels` the tables compare remembered updates with those of other clients that hold the same labels. Raises
+    FolderError if a run of the group has no audit.
     """
     headings = (*AGE_HEADINGS, *(LABEL_HEADINGS if labels else ()))
     for label, runs in groups.items():

@@ -14,7 +14,7 @@ from fedsim.common.terminal import Terminal
 def audit(
     runs: Annotated[list[Path], Argument(help="Run folders, or a study's folder, recorded with [audit].")],
     labels: Annotated[
-        bool, Option("--labels", help="Compare with clients that hold the same labels; loads the data.")
+        bool, Option("--labels", help="Compare with clients that hold the same labels.")
     ] = False,
 ) -> None:
     """Show how wrong remembered updates were, by age. It also shows whether the conflicts they reported were real."""

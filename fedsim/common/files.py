@@ -157,9 +157,10 @@ def _longest_key(text: str) -> int:
 def write_parquet(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
     """Write a table, piece by piece, with a checksum for each page. Raises RunError as `write_atomically` does.
 
-    Columns of 64 bits have no dictionary: their values rarely repeat, and the dictionary takes most of the time.
+    Columns of 64 bits have no dictionary: their values rarely repeat, and the dictionary takes most of the time. Nor
+    have lists.
     """
-    repeated = [field.name for field in schema if field.type.bit_width < 64]
+    repeated = [f.name for f in schema if not pa.types.is_list(f.type) and f.type.bit_width < 64]
 
     def write(target: Path) -> None:
         with pq.ParquetWriter(target, schema, use_dictionary=repeated, write_page_checksum=True) as writer:

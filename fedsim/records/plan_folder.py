@@ -5,35 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tomli_w
-from numpy.typing import NDArray
-
+from fedsim.common.arrays import Ints
 from fedsim.common.errors import FolderError
-from fedsim.common.files import write_json, write_text
+from fedsim.common.files import write_json
 from fedsim.config.run import RunConfig
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.state import RunState
-from fedsim.records.file_names import CONFIG, MANIFEST
+from fedsim.records.file_names import MANIFEST
 from fedsim.records.manifest import FORMAT, read_manifest
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import make_folder
+from fedsim.records.run_folder import describe, make_folder
+from fedsim.worlds.trace import Trace
 
 _PLANNED = "planned"
 
 
 def begin(
-    folder: Path, config: RunConfig, n_samples: NDArray[np.int64], job_table: JobTable, *, force: bool
+    folder: Path, config: RunConfig, trace: Trace, label_counts: Ints, job_table: JobTable, *, force: bool
 ) -> Recorder:
-    """Make the folder of a plan, and return its Recorder.
+    """Make the folder of a plan with what `run_folder.describe` writes, and return its Recorder.
 
     `force` replaces another plan, and never a run. Raises RunError.
     """
     if force and (folder / MANIFEST).is_file() and _status(folder) != _PLANNED:
         raise FolderError(f"{folder} is a run, and no plan replaces it: choose another folder with --out")
     make_folder(folder, "plan", force=force, manifest=_manifest(config))
-    write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
-    return Recorder(folder, n_samples, job_table)
+    describe(folder, config, trace, label_counts)
+    return Recorder(folder, label_counts.sum(axis=1), job_table)
 
 
 def finish(recorder: Recorder, config: RunConfig, run_state: RunState, ended_by: str) -> None:

@@ -16,13 +16,13 @@ import pyarrow as pa
 import tomli_w
 
 from fedsim.common.arrays import Ints
-from fedsim.common.arrow_columns import column
+from fedsim.common.arrow_columns import column, numbers
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.files import cannot_make, remove_folder, write_json, write_parquet, write_text
 from fedsim.config.run import RunConfig
 from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import FORMAT
-from fedsim.records.schemas import CLIENT_FACTS, OPTIONAL
+from fedsim.records.schemas import CLIENT_FACTS, LABEL_COUNTS, OPTIONAL
 from fedsim.worlds.trace import Trace
 
 _LOCK = ".lock"
@@ -47,12 +47,12 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, config: RunConfig, trace: Trace, n_samples: Ints, path: Path, *, force: bool = False
+        cls, config: RunConfig, trace: Trace, label_counts: Ints, path: Path, *, force: bool = False
     ) -> RunFolder:
         """Make a run folder with what `describe` writes; `force` replaces an existing run. Raises RunError."""
         make_folder(path, kind_of(config), force=force, manifest={"name": config.name, "status": "running"})
         folder = cls(path)
-        describe(path, config, trace, n_samples)
+        describe(path, config, trace, label_counts)
         return folder
 
     def close(self) -> None:
@@ -60,12 +60,24 @@ class RunFolder:
         self._lock.close()
 
 
-def describe(path: Path, config: RunConfig, trace: Trace, n_samples: Ints) -> None:
-    """Write a run's configuration, its clients' training samples [K] and its world into its folder. Raises RunError."""
+def describe(path: Path, config: RunConfig, trace: Trace, label_counts: Ints) -> None:
+    """Write a run's configuration, its world and its clients' training samples by label [K, classes] into its folder.
+
+    Raises RunError.
+    """
     write_text(path / CONFIG, tomli_w.dumps(config.resolved()))
-    columns = {"client": np.arange(len(n_samples)), "n_samples": n_samples}
-    arrays = [column(columns[field.name], field.type) for field in CLIENT_FACTS]
-    write_parquet(path / CLIENTS, CLIENT_FACTS, [pa.Table.from_arrays(arrays, schema=CLIENT_FACTS)])
+    clients, classes = label_counts.shape
+    ends = np.arange(clients + 1, dtype=np.int32) * classes
+    columns = {
+        "client": np.arange(clients),
+        "n_samples": label_counts.sum(axis=1),
+        "label_counts": pa.ListArray.from_arrays(
+            numbers(ends), numbers(label_counts.astype(np.int32).ravel())
+        ),
+    }
+    schema = CLIENT_FACTS.append(LABEL_COUNTS)
+    arrays = [column(columns[field.name], field.type) for field in schema]
+    write_parquet(path / CLIENTS, schema, [pa.Table.from_arrays(arrays, schema=schema)])
     trace.write(path / WORLD)
 
 

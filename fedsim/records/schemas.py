@@ -117,6 +117,8 @@ AUDIT = pa.schema(
 
 CLIENT_FACTS = pa.schema([("client", pa.int32()), ("n_samples", pa.int32())])  # training samples
 """`clients.parquet`: one row per client, written before the run starts, also for those that never get a job."""
+LABEL_COUNTS = pa.field("label_counts", pa.list_(pa.int32()))
+"""A further column of `clients.parquet`: the client's training samples of each label of the task."""
 
 TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS, "audit": AUDIT}
 OPTIONAL = ("conflicts", "audit")

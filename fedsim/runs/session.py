@@ -86,8 +86,8 @@ class Session:
         """Make the folder of a new run; `force` replaces an existing one. Raises FolderError and RunError."""
         interrupts = Interrupts(_announce_stop)
         with interrupts.handled():
-            sizes = spec.data.train.sizes
-            folder = RunFolder.create(spec.config, spec.trace, sizes, path, force=force)
+            counts = spec.plan.facts.label_counts
+            folder = RunFolder.create(spec.config, spec.trace, counts, path, force=force)
         return cls(spec, folder, pool, clock, interrupts)
 
     @classmethod

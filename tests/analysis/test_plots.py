@@ -17,6 +17,7 @@ from fedsim.analysis.drawing.svg import inline_svg
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from fedsim.analysis.plots.client_accuracy import client_accuracy
+from fedsim.analysis.plots.client_labels import client_labels
 from fedsim.analysis.plots.lost_jobs import lost_by_phase, lost_jobs
 from fedsim.analysis.plots.overview import overview
 from fedsim.analysis.plots.participation import OUTCOMES, STATES, participation, phase_pixels, pixels, raster
@@ -197,6 +198,29 @@ def test_distributions_add_up_to_all_clients(tmp_path: Path) -> None:
     assert np.all(np.diff(line.get_ydata()) >= 0)
     bars = accuracy_histogram({"x": final}).figure.axes[0].patches[0].get_data().values
     assert bars.sum() == pytest.approx(100)
+
+
+def test_the_labels_of_clients_are_shares_of_their_samples() -> None:
+    picture = client_labels(np.array([[3, 1, 0], [0, 0, 5], [0, 0, 0]]))
+    image = np.ma.filled(picture.figure.axes[1].images[0].get_array(), np.nan)
+    nothing = np.nan
+    np.testing.assert_array_equal(
+        image, [[75, nothing, nothing], [25, nothing, nothing], [nothing, 100, nothing]]
+    )
+    bars = picture.figure.axes[0].patches[0]
+    assert bars.get_data().values.tolist() == [4, 5, 0]
+    assert picture.caption.startswith(
+        "Clients hold 0 to 5 (median 4) training samples and 0 to 2 (median 1) of 3 labels."
+    )
+
+
+def test_columns_of_many_clients_are_means_over_neighbours() -> None:
+    counts = np.repeat([[[2, 0], [0, 2], [1, 1]]], 200, axis=0).reshape(600, 2)
+    picture = client_labels(counts)
+    image = picture.figure.axes[1].images[0].get_array()
+    assert np.asarray(image) == pytest.approx(np.full((2, 200), 50.0))
+    assert picture.caption.endswith("Columns are means over about 3 clients.")
+    assert picture.figure.axes[1].get_xlim() == (-0.5, 599.5)
 
 
 def test_losses_are_counted_by_phase(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from fedsim.common.units import show_bytes, show_estimate, show_us
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
+from fedsim.data.federated_data import UNSEEN, FederatedData
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import workers_of
@@ -50,6 +51,10 @@ class PlannedRun:
     """Clients that never get a job."""
     chosen: int
     """Clients that got a job."""
+    samples: dict[str, int]
+    """Samples of the task: `train`, `valid` and `test`, those of clients that may get jobs, and all others, `other`."""
+    label_counts: np.ndarray = field(repr=False)
+    """[K, classes] training samples of each client by label."""
     received: np.ndarray = field(repr=False)
     """[K] updates that arrived from each client."""
     staleness: np.ndarray = field(repr=False)
@@ -94,8 +99,8 @@ def plan(
     Arguments are as for `simulate`. Clients train on the processor, and so does the server, unless `[memory]` is for a
     GPU: then what its history takes of the host's memory is counted. The steps are exactly those of the run unless the
     selector or the stop rule uses results of training, or the server may leave out updates. With `out`, the plan's
-    `jobs` and `steps` are written to `<out>/<name>/`, with a manifest of status `planned`. Raises ConfigError,
-    DataError or TraceError as the run would.
+    `jobs` and `steps`, the clients' data and the world are written to `<out>/<name>/`, with a manifest of status
+    `planned`. Raises ConfigError, DataError or TraceError as the run would.
     """
     cache = InputCache()
     with Given.of(task, model).read(configs, sets) as runs:
@@ -129,8 +134,8 @@ def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> Plan
     config, run_state = spec.config, RunState(spec.data.n_clients)
     recorder = None
     if out is not None:
-        sizes = spec.data.train.sizes
-        recorder = begin(out / config.name, config, sizes, run_state.job_table, force=force)
+        counts = spec.plan.facts.label_counts
+        recorder = begin(out / config.name, config, spec.trace, counts, run_state.job_table, force=force)
     started = time.perf_counter()
     tally = Tally(run_state, spec.plan.memory, recorder)
     trainer = CountingTrainer(spec, ahead=workers > 0)
@@ -168,6 +173,8 @@ def _planned_run(
         clients=spec.data.n_clients,
         unseen=spec.data.n_unseen,
         chosen=int((run_state.client_records.dispatched > 0).sum()),
+        samples=_samples(spec.data),
+        label_counts=spec.plan.facts.label_counts,
         received=run_state.client_records.received,
         staleness=np.concatenate([np.zeros(0, dtype=np.int64), *tally.staleness]),
         step_us=np.array(tally.step_us, dtype=np.int64),
@@ -184,6 +191,12 @@ def _planned_run(
         outlives=spec.outlives(max(run_state.now_us, spec.plan.stop.time_us or 0)),
         unused=tuple(spec.unused_world()),
     )
+
+
+def _samples(data: FederatedData) -> dict[str, int]:
+    """Return how many samples of the task are in each split of the clients that train, and how many in none."""
+    of_splits = {name: len(split.indices) for name, split in data.splits().items() if name != UNSEEN}
+    return of_splits | {"other": len(data.y) - sum(of_splits.values())}
 
 
 def _check_ends(config: RunConfig) -> None:
@@ -227,12 +240,16 @@ def table(planned: PlannedRun) -> Table:
 def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
     total, audits = max(sum(planned.jobs.values()), 1), 100 * planned.audited / max(planned.passes, 1)
     jobs = ", ".join(f"{n:,} {status} ({100 * n / total:.1f} %)" for status, n in planned.jobs.items())
+    labels = (planned.label_counts > 0).sum(axis=1)
     gaps, took = np.diff(np.concatenate([[0], planned.step_us])), show_us(planned.virtual_us)
     lines = [
         ("steps", f"{planned.steps:,} in {took} of virtual time; ended by {planned.ended_by}"),
         *(("world", text.partition(": ")[2]) for text in (planned.outlives, *planned.unused) if text),
         ("time between steps*", _spread(gaps, lambda q: show_us(round(q)))),
         ("jobs", jobs or "none"),
+        ("samples", ", ".join(f"{n:,} {name}" for name, n in planned.samples.items() if n)),
+        ("train samples per client*", _spread(planned.label_counts.sum(axis=1), "{:,g}".format)),
+        ("labels per client*", _spread(labels, "{:g}".format, f" of {planned.label_counts.shape[1]}")),
         ("clients chosen", f"{planned.chosen:,} of {planned.clients:,}"),
         *([("unseen clients", f"{planned.unseen:,}, only evaluated")] if planned.unseen else []),
         ("updates per client*", _spread(planned.received, "{:g}".format)),

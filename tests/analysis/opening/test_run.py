@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -141,6 +142,36 @@ def test_the_clients_are_a_table_too(tmp_path: Path, tables: dict[str, object]) 
         analysis.open_run(folder).frame("clients")
     pq.write_table(pa.table({"client": [0, 1], "n_samples": [7, 5]}), folder / "clients.parquet")
     assert list(analysis.open_run(folder).frame("clients")["n_samples"]) == [7, 5]
+
+
+def test_the_labels_of_clients_are_in_the_order_of_the_clients(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "x")
+    assert analysis.open_run(folder).label_counts is None
+    table = {"client": [1, 0], "n_samples": [7, 5]}
+    pq.write_table(pa.table(table), folder / "clients.parquet")
+    assert analysis.open_run(folder).label_counts is None, "a folder of an earlier commit"
+    pq.write_table(pa.table(table | {"label_counts": [[0, 4, 3], [5, 0, 0]]}), folder / "clients.parquet")
+    counts = analysis.open_run(folder).label_counts
+    assert counts is not None
+    assert counts.tolist() == [[5, 0, 0], [0, 4, 3]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1, 2], [3]], "expected a count of each label for each client"),
+        ([[1, 2], None], "expected a count of each label for each client"),
+        ([[1, 2], [3, None]], "expected a count of each label for each client"),
+        ([1, 2], "expected lists of whole numbers"),
+        ([["a"], ["b"]], "expected lists of whole numbers"),
+    ],
+)
+def test_damaged_labels_of_clients_are_refused(values: list[Any], message: str, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "x")
+    table = {"client": [0, 1], "n_samples": [7, 5], "label_counts": values}
+    pq.write_table(pa.table(table), folder / "clients.parquet")
+    with pytest.raises(RunError, match=rf"clients.parquet: label_counts: {message}"):
+        _ = analysis.open_run(folder).label_counts
 
 
 def test_a_wrong_path_suggests_the_closest_folder(tmp_path: Path) -> None:

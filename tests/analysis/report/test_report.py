@@ -409,6 +409,19 @@ def test_choices_are_compared_with_those_of_a_clairvoyant(tmp_path: Path) -> Non
     assert "selection-regret" not in figures(alone)
 
 
+def test_the_data_of_clients_are_drawn_once_for_each_division(tmp_path: Path) -> None:
+    same = [run(small(name=name, stop={"steps": 2}), tmp_path).folder for name in ("a", "b")]
+    other = run(small(name="c", stop={"steps": 2}, partition={"name": "iid"}), tmp_path).folder
+    assert [name for name in figures(page_of(*same)) if name.endswith("labels")] == ["labels"]
+    page = page_of(*same, other)
+    assert [name for name in figures(page) if name.endswith("labels")] == ["a-labels", "c-labels"]
+    assert "a, b:" in page.text
+    pq.write_table(pa.table({"client": [0], "label_counts": [1]}), other / "clients.parquet")
+    page = page_of(same[0], other)
+    assert [name for name in figures(page) if name.endswith("labels")] == ["labels"]
+    assert "c: not shown: " in page.text
+
+
 def test_a_report_says_why_choices_are_not_compared(tmp_path: Path) -> None:
     folder = run(small(cost={"payload": "5 MB", "reference_flops": 1000.0}), tmp_path).folder
     assert "Not shown: cost.reference_flops: times depend" in page_of(folder).text

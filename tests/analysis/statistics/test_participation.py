@@ -471,8 +471,13 @@ def test_a_study_is_grouped_by_sets_of_labels(tmp_path: Path) -> None:
     assert found.groupby(["rule", "seed"])["clients"].sum().eq(12).all()
 
 
-def test_labels_are_read_again_from_the_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recorded", [True, False])
+def test_labels_are_those_of_the_run(recorded: bool, tmp_path: Path) -> None:
     run = analysis.open_run(simulated(small(), tmp_path).folder)
+    if recorded:
+        run.config["task"]["name"] = "mine.py:mine"  # the data are not needed
+    else:
+        (run.folder / "clients.parquet").unlink()  # they are divided again
     counts = label_counts(run)
     assert counts.shape == (12, 10)
     assert ((counts > 0).sum(axis=1) == 2).all()

@@ -14,6 +14,7 @@ import tomli_w
 from rich.console import Console
 
 from fedsim import analysis
+from fedsim.analysis.report.report import run_document
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, RunError, UnusedWorld
 from fedsim.common.units import US
@@ -271,10 +272,26 @@ def test_the_table_tells_the_plan() -> None:
         in said["jobs"]
     )
     assert said["clients chosen"] == f"{found.chosen} of 12"
+    assert said["samples"] == "1,437 train, 180 valid, 180 test"
+    assert said["labels per client*"] == "2 | 2 | 2 of 10"
     assert said["timeline"] == "exactly that of the run"
     assert said["staleness*"] == "0 | 0 | 0 steps"
     assert "plan of small" in printed(found)
     assert found.wall_s > found.planned_s > 0
+
+
+def test_samples_that_no_client_trains_on_are_counted() -> None:
+    task = {"name": "digits", "clients": 12, "unseen": 3, "fractions": [0.8, 0.0, 0.2]}
+    config = small(task=task)
+    found, data = plan_run(config, workers=0), prepare(config).data
+    assert found.samples == {
+        "train": sum(len(data.train.rows(k)) for k in range(9)),
+        "valid": 0,
+        "test": sum(len(data.test.rows(k)) for k in range(9)),
+        "other": len(data.unseen.train.indices) + len(data.unseen.test.indices) if data.unseen else 0,
+    }
+    assert sum(found.samples.values()) == len(data.y) == 1797
+    assert "other" in dict(lines(found))["samples"]
 
 
 def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,6 +527,10 @@ def test_a_written_plan_opens_like_a_run_that_is_not_complete(tmp_path: Path) ->
     assert plan.config == done.config
     assert len(plan.steps) == found.steps
     assert not (folder / "model.safetensors").exists()
+    assert plan.label_counts is not None
+    assert np.array_equal(plan.label_counts, found.label_counts)
+    assert plan.world_digest == done.world_digest is not None
+    assert "labels" in run_document([plan]).figures
     assert "status planned" in analysis.write_report([plan], tmp_path / "plan.html").read_text()
 
 

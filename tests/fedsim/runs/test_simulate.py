@@ -24,6 +24,7 @@ from fedsim.records.manifest import read_manifest
 from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import lock
 from fedsim.runs import simulate as simulation
+from fedsim.runs.build import prepare
 from fedsim.runs.fork import At, fork
 from fedsim.runs.memory_estimate import Footprint
 from fedsim.runs.progress import Progress
@@ -67,6 +68,20 @@ def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
     assert 0 < sum(server.values()) < found["wall_s"]["total"]
     params = safetensors.torch.load_file(result.folder / "model.safetensors")["params"]
     assert params.shape == (64 * 8 + 8 + 8 * 10 + 10,)
+
+
+@pytest.mark.parametrize("unseen", [0, 3])
+def test_a_run_folder_has_the_labels_of_each_client(unseen: int, tmp_path: Path) -> None:
+    config = small(
+        task={"name": "digits", "clients": 12, "unseen": unseen},
+        partition={"name": "dirichlet", "alpha": 0.3},
+    )
+    table = pq.read_table(run(config, tmp_path).folder / "clients.parquet").to_pydict()
+    data = prepare(config).data
+    assert table["client"] == list(range(12 - unseen))
+    for client, n, of_labels in zip(*(table[name] for name in table), strict=True):
+        assert of_labels == [(data.y[data.train.rows(client)] == label).sum() for label in range(10)]
+        assert n == len(data.train.rows(client))
 
 
 def test_tables_agree_with_each_other(tmp_path: Path) -> None:
