@@ -124,7 +124,7 @@ def _amount(number: float, unit: Unit) -> str:
         return "–"
     if unit == "time":
         return show_us(round(number))
-    return show_bytes(number) if unit == "bytes" else f"{number:,.0f}"
+    return show_bytes(number) if unit == "bytes" else f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
 def _compared(row: Mapping[Any, Any]) -> list[str]:

@@ -122,7 +122,8 @@ class Dispatcher:
             return None
         if self.plan.inclusion:  # a proposed client's is unknown
             return None
-        return Numbers(self.plan.seed, "select one", lambda numbers: proposed(selector, numbers, n))
+        named = self.plan.selector_named
+        return Numbers(self.plan.seed, "select one", lambda numbers: proposed(selector, numbers, n, named))
 
     def _candidates(self) -> Ints:
         """Return the clients that are online and idle, not lost at this instant, and not yet part of this round."""
@@ -146,26 +147,30 @@ class Dispatcher:
         candidates.flags.writeable = False
         view.candidates = candidates
         answer: Any = selector.select(view, k, self._draws.at(run_state.draws), run_state.selector_state)
+        named = self.plan.selector_named
+        must = f"step {run_state.step}: {named} must return"
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise RunError(
-                f"step {run_state.step}: a selector must return clients and its new state, it returned "
-                f"{type(answer).__name__}; fedsim.engine.selector.stateless makes a selector without a state"
+                f"{must} clients and its new state, it returned {type(answer).__name__}; "
+                "fedsim.engine.selector.stateless makes a selector without a state"
             )
-        chosen, run_state.selector_state = (
-            answer[0],
-            checked_state(answer[1], f"step {run_state.step}: a selector must return a state that is a dict"),
-        )
+        chosen, state = answer
+        run_state.selector_state = checked_state(state, f"{must} a state that is a dict")
         run_state.draws += 1
-        return checked_choice(chosen, view, k)
+        return checked_choice(chosen, view, k, named)
 
     def _first_view(self) -> View:
         """Return the view that the selector sees; `_choose` updates its time, step and candidates."""
         pacing, trainer, run_state = self.plan.pacing, self.trainer, self.run_state
+        foresees, facts = self.plan.selector.clairvoyant, self.plan.facts
+        knows_labels = "labels" in self.plan.selector.needs
         return View(
             now_us=0,
             step=0,
             candidates=np.zeros(0, dtype=np.int64),
-            facts=self.plan.facts,
+            facts=facts
+            if knows_labels
+            else replace(facts, label_counts=self._hidden("facts.label_counts", "labels")),
             step_us=0,
             buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
             deadline_us=pacing.deadline_us,
@@ -173,20 +178,26 @@ class Dispatcher:
             ask_losses=self._asked(lambda clients: trainer.losses(clients, run_state.step), "asked"),
             update_norms=self._asked(trainer.update_norms, "norms", "updates"),
             update_products=self._asked(trainer.update_products, "updates"),
-            world=self.world if self.plan.selector.clairvoyant else None,
+            world=self.world if foresees else self._refused("world", "clairvoyant=True"),
             **run_state.client_records.columns() | self._undeclared(),
         )
 
     def _undeclared(self) -> dict[str, Any]:
         """Return the columns of the view that the selector does not declare, so that it cannot take NaN for numbers."""
         return {
-            name: Undeclared(
-                f'the selector reads view.{name} without declaring it: return it with needs=frozenset({{"{need}"}})'
-            )
+            name: self._hidden(name, need)
             for need, names in _COLUMNS.items()
             for name in names
             if need not in self.plan.selector.needs
         }
+
+    def _hidden(self, name: str, need: Need) -> Any:
+        """Return what the view holds in place of an array that the selector does not declare to read."""
+        return self._refused(name, f'needs=frozenset({{"{need}"}})')
+
+    def _refused(self, name: str, declared: str) -> Any:
+        who = self.plan.selector_named
+        return Undeclared(f"{who} reads view.{name} without declaring it: return it with {declared}")
 
     def _asked(self, ask: Callable[[Ints], Floats], *needs: Need) -> Callable[[Ints], Floats]:
         """Return the function that asks the trainer, or one that raises RunError if none of `needs` was declared."""

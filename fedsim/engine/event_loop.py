@@ -48,9 +48,10 @@ class EventLoop:
         self.clock, self.ended_by = stopwatch or Stopwatch(), ""
         self.run_state = run_state = run_state or RunState(world.clients)
         if not run_state.begun:
-            with plugins.contained("a selector's start"):
+            start = f"{plan.selector_named}, start"
+            with plugins.contained(start):
                 selector_state = plan.selector.start()
-            expected = "a selector's start must return a state that is a dict"
+            expected = f"{start}: it must return a state that is a dict"
             run_state.selector_state = checked_state(selector_state, expected)
         self.dispatcher = Dispatcher(world, plan, trainer, run_state, self.clock)
         self.evaluator = Evaluator(plan, trainer, records, run_state, self.clock)

@@ -20,7 +20,8 @@ Clients = NDArray[np.int64]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 State = dict[str, Any]
-"""A selector's state: a flat dict of numbers, strings and NumPy arrays, replaced, never changed in place."""
+"""A selector's state: a dict of numbers, texts and NumPy arrays, and lists and dicts (with texts as keys) of these. It
+is replaced, never changed in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Facts:
     n_samples: Ints
     """[K] training samples."""
     label_counts: Ints
-    """[K, C] training samples by label. A real server does not know them; they serve the study of biased selection."""
+    """[K, C] training samples by label. A real server does not know them; they serve the study of biased selection.
+    Only for selectors that declare `labels`."""
     about: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Client columns [K] of the world's trace, such as `region`."""
 
@@ -69,8 +71,8 @@ class View:
 
     A view is valid for one choice: the next choice changes the values of the same object.
 
-    Only `world` reveals the future, and it is None unless the selector is declared clairvoyant. The reports of updates
-    are known from the step on that uses the updates.
+    Only `world` reveals the future, to a selector that is declared clairvoyant. The reports of updates are known from
+    the step on that uses the updates.
     """
 
     now_us: int
@@ -180,6 +182,9 @@ class Selector:
         for need in sorted(set(self.needs) - set(get_args(Need))):
             raise ConfigError(f"a selector cannot need {need!r}{closest(need, get_args(Need))}")
         arguments.check("a selector's select", self.select, Callable[..., Any])
+        arguments.check("a selector's propose", self.propose, Callable[..., Any] | None)
+        for name in ("clairvoyant", "draws"):
+            arguments.check(f"a selector's {name}", getattr(self, name), bool)
         if not callable(self.start):
             raise ConfigError(
                 f"a selector's start must be a function that returns its first state, found {self.start!r}"
@@ -199,9 +204,9 @@ def stateless(
     return Selector(with_state, **declared)
 
 
-def checked(chosen: Clients, view: View, k: int) -> Clients:
+def checked(chosen: Clients, view: View, k: int, selector: str = "a selector") -> Clients:
     """Return the clients that `select` chose. Raises RunError unless they are at most `k` distinct candidates."""
-    clients, must = np.asarray(chosen), f"step {view.step}: a selector must return"
+    clients, must = np.asarray(chosen), f"step {view.step}: {selector} must return"
     if clients.ndim != 1:
         shape = type(chosen).__name__ if clients.ndim == 0 else f"an array of shape {list(clients.shape)}"
         raise RunError(f"{must} an array of clients, it returned {shape}")
@@ -222,14 +227,14 @@ def checked(chosen: Clients, view: View, k: int) -> Clients:
     return clients.astype(np.int64)
 
 
-def checked_choice(chosen: Clients | Choice, view: View, k: int) -> Choice:
+def checked_choice(chosen: Clients | Choice, view: View, k: int, selector: str = "a selector") -> Choice:
     """Return what `select` chose, with NaN for probabilities that it did not state. Raises RunError as `checked` does,
     and for probabilities that are not one number above 0 and at most 1, or NaN, per client.
     """
     if not isinstance(chosen, Choice):
-        return Choice.unknown(checked(chosen, view, k))
-    clients, inclusion = checked(chosen.clients, view, k), np.asarray(chosen.inclusion)
-    must = f"step {view.step}: a selector must state an inclusion probability for each of its {len(clients)} clients"
+        return Choice.unknown(checked(chosen, view, k, selector))
+    clients, inclusion = checked(chosen.clients, view, k, selector), np.asarray(chosen.inclusion)
+    must = f"step {view.step}: {selector} must state an inclusion probability for each of its {len(clients)} clients"
     if inclusion.shape != clients.shape or inclusion.dtype.kind not in "iuf":
         raise RunError(f"{must}, it stated {inclusion.dtype} of shape {list(inclusion.shape)}")
     wrong = ~np.isnan(inclusion) & ~((inclusion > 0) & (inclusion <= 1))
@@ -246,17 +251,17 @@ def _some(clients: NDArray[Any]) -> str:
     return f"{clients.tolist()[:20]}" + (f" and {len(clients) - 20} more" if len(clients) > 20 else "")
 
 
-def proposed(selector: Selector, numbers: Floats, n_clients: int) -> Clients:
+def proposed(selector: Selector, numbers: Floats, n_clients: int, named: str = "a selector") -> Clients:
     """Return the clients that `propose` returned. Raises RunError unless they are clients in the shape of `numbers`."""
     assert selector.propose is not None
     clients = np.asarray(selector.propose(numbers, n_clients))
     if clients.shape != numbers.shape or clients.dtype.kind not in "iu":
         raise RunError(
-            f"a selector must propose clients, whole numbers in an array of shape {list(numbers.shape)}, it returned "
+            f"{named} must propose clients, whole numbers in an array of shape {list(numbers.shape)}, it returned "
             f"{clients.dtype} in shape {list(clients.shape)}"
         )
     if clients.min() < 0 or clients.max() >= n_clients:
         raise RunError(
-            f"a selector must propose clients in 0 to {n_clients - 1}, it returned {clients.min()} to {clients.max()}"
+            f"{named} must propose clients in 0 to {n_clients - 1}, it returned {clients.min()} to {clients.max()}"
         )
     return clients

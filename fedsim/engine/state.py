@@ -150,6 +150,8 @@ class Plan:
     """The model that jobs start from; see `fedsim.server.rule.Algorithm.start`."""
     inclusion: bool = False
     """Whether the rule needs the probability with which each client was chosen."""
+    selector_named: str = "a selector"
+    """The selector in messages."""
 
     def most_stale(self, *, overdue: bool) -> float:
         """Return by how many steps an update of use may be stale; an overdue one refreshes the memory alone."""

@@ -189,6 +189,7 @@ def _plan(
         memory=Memory(algorithm.needs.memory, server.memory_us, most),
         start=algorithm.start,
         inclusion=algorithm.needs.inclusion != "none",
+        selector_named=f"selector {config.selection.name!r}",
     )
 
 

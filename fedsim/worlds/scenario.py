@@ -124,7 +124,7 @@ class Me(Place):
             raise self._wrong_time(kind, start_us=start_us, end_us=end_us)
         code = CODES.get(kind)
         if code is None:
-            raise ValueError(f"client {self.id}: there is no kind {kind!r}{closest(kind, KINDS)}")
+            raise self._unknown(kind)
         writer, horizon_us = self._writer, self._writer.horizon_us
         if start_us >= horizon_us:
             return
@@ -134,6 +134,9 @@ class Me(Place):
         writer.kind.append(code)
         writer.value.append(value)
 
+    def _unknown(self, kind: str) -> ValueError:
+        return ValueError(f"client {self.id}: there is no kind {kind!r}{closest(kind, KINDS)}")
+
     def _wrong_time(self, kind: str, **times: object) -> TypeError:
         name, value = next((name, time) for name, time in times.items() if not isinstance(time, int))
         return TypeError(
@@ -141,14 +144,19 @@ class Me(Place):
         )
 
     def begin(self, kind: str, now_us: int, value: float = 1.0) -> None:
-        """Begin an interval of a kind; it lasts until `begin` with another value, `end`, or the horizon."""
+        """Begin an interval of a kind; it lasts until `begin` with another value, `end`, or the horizon.
+
+        Raises ValueError for an unknown kind.
+        """
         current = self._open.get(kind)
         if current is None or current[1] != value:
             self.end(kind, now_us)
             self._open[kind] = (now_us, value)
 
     def end(self, kind: str, now_us: int) -> None:
-        """Write the interval that `begin` began, if there is one."""
+        """Write the interval that `begin` began, if there is one. Raises ValueError for an unknown kind."""
+        if kind not in CODES:
+            raise self._unknown(kind)
         since_us, value = self._open.pop(kind, (now_us, 1.0))
         if since_us != now_us:
             self.write(kind, since_us, now_us, value)
@@ -226,12 +234,15 @@ def make_trace(
     if known:
         source["facts"] = sorted(known)
     if problems := metadata_problems(clients, horizon_us, after_end, origin=""):
-        raise TraceError(listed(problems))
+        raise TraceError(f"scenario {name!r}: {listed(problems)}")
     simulate = importlib.import_module("fedsim.scenarios.processes.simulate").simulate
     writer: TraceWriter = simulate(
         scenario, clients=clients, horizon_us=horizon_us, seed=seed, facts=known, name=name
     )
-    return writer.trace(clients, after_end, json.dumps(source, sort_keys=True, default=str))
+    try:
+        return writer.trace(clients, after_end, json.dumps(source, sort_keys=True, default=str))
+    except TraceError as error:
+        raise TraceError(f"scenario {name!r}: {error}") from error
 
 
 def _checked_facts(facts: Mapping[str, ArrayLike], clients: int) -> Facts:

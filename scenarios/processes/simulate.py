@@ -184,8 +184,12 @@ def simulate(
 
     Raises ConfigError for an error in the scenario, with the client and the line.
     """
+
     if not isinstance(scenario.cell_clients, int) or scenario.cell_clients < 1:
-        raise ConfigError(f"a cell of a scenario: expected at least 1 client, found {scenario.cell_clients}")
+        found = scenario.cell_clients
+        raise ConfigError(
+            f"scenario {name!r}, cell_clients: expected a whole number from 1 on, found {found!r}"
+        )
 
     def write(groups: Sequence[range]) -> TraceWriter:
         writer = TraceWriter(horizon_us)
@@ -256,16 +260,28 @@ def _started(env: _World, simulation: _Simulation, group: range, writer: TraceWr
     def place(part: str, number: int) -> Place:
         return Place(f"{part} of a scenario", number, streams, writer.horizon_us, facts)
 
-    world = scenario.world(env, place("world", 0)) if scenario.world else None
+    world = _shared(scenario.world(env, place("world", 0)), env.starting) if scenario.world else None
     for cell_number in range(group.start // size, group.stop // size):
         env.starting = f"cell {cell_number}"
-        cell = scenario.cell(env, place("cell", cell_number)) if scenario.cell else None
+        cell = (
+            _shared(scenario.cell(env, place("cell", cell_number)), env.starting) if scenario.cell else None
+        )
         for client in range(cell_number * size, (cell_number + 1) * size):
             env.starting = f"client {client}"
             kept = client < simulation.clients
             me = Me(client, streams, writer if kept else dropped, facts, world, cell)
             env.process(_checked_process(scenario.client(env, me), client))
             yield me
+
+
+def _shared(found: Any, owner: str) -> Any:
+    """Return what clients find as their world or cell. Raises _Mistake for a process that was not started."""
+    if isinstance(found, Generator):
+        raise _Mistake(
+            f"{owner}: expected a function that returns what its clients share, found a process: give it a name of its"
+            " own, and start it with `env.process`"
+        )
+    return found
 
 
 def _checked_process(life: Life, client: int) -> Life:

@@ -190,6 +190,15 @@ def test_a_metric_that_returns_no_number_is_named(tmp_path: Path) -> None:
         summary([0.5, 1.0], [1, 1], [f"{tmp_path}/each.py:each"])
 
 
+def test_a_metric_that_changes_its_arrays_changes_no_other(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("def worst(accuracy, n):\n    accuracy.sort()\n    n[:] = 1\n    return accuracy[0]\n")
+    accuracy, n = np.array([0.9, 0.2, 0.5]), np.array([10, 1, 1])
+    found = summary(accuracy, n, [f"{mine}:worst", "mean_over_samples_percent"])
+    assert found[f"{mine}:worst"] == 0.2
+    assert found["mean_over_samples_percent"] == pytest.approx(100 * (9 + 0.2 + 0.5) / 12)
+
+
 def test_the_file_of_a_metric_may_be_edited(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
         (tmp_path / "mine.py").write_text(f"def mine(accuracy, n):\n    return {value}\n")

@@ -225,6 +225,17 @@ def test_an_attack_that_is_the_end_of_the_process_fails_the_run(mine: Any, tmp_p
     ("table", "made", "match"),
     [
         ("selection", "Selector(5)", "a selector's select: expected a function, found 5"),
+        ("selection", "Selector(max, draws='no')", "a selector's draws: expected True or False, found 'no'"),
+        (
+            "selection",
+            "Selector(max, clairvoyant=1)",
+            "a selector's clairvoyant: expected True or False, found 1",
+        ),
+        (
+            "selection",
+            "Selector(max, propose=3)",
+            "a selector's propose: expected a function or None, found 3",
+        ),
         ("client", "ClientMethod(5)", "a client method's train: expected a function or None, found 5"),
         ("client", "ClientMethod(passes=None)", "a client method's passes: expected a function, found None"),
         ("client", "ClientMethod(proximal='a')", "a client method's proximal: expected a number, found 'a'"),
@@ -328,11 +339,11 @@ def test_weights_of_a_rule_are_checked_without_the_simulator_as_well(mine: Any) 
         ),
         (
             "Selector(lambda v, k, rng, s: None, start=lambda: 5)",
-            "start must return a state that is a dict, found 5",
+            "selector '.*mine', start: it must return a state that is a dict, found 5",
         ),
         (
             "Selector(lambda v, k, rng, s: (v.candidates[:k], {'seen': {2: 1}}))",
-            r"step 0: a selector must return .* dictionary with the key 2 in \['seen'\]; keep .* in an array \[K\]\n",
+            r"step 0: selector '.*mine' must return .* dictionary with the key 2 in \['seen'\]; keep .* array \[K\]\n",
         ),
         (
             "choosing(lambda v, k, rng: v.candidates[:k] * 1.0)",

@@ -111,7 +111,7 @@ def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tupl
         )
     began, every = _thinned(began)
     if every > 1:
-        notes.append(f"laws and hours are those of every {every}th client, from client 0 on")
+        notes.append(f"laws and hours are those of one client in {every}, from client 0 on")
     sides = [fit_side(began.of(began.online == online), day_long, step_us) for online in (True, False)]
     return sides[0], sides[1], tuple(notes)
 

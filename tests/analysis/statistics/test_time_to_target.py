@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Collection
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from fedsim import analysis
@@ -72,6 +74,14 @@ def test_the_first_evaluation_that_reaches_the_value_counts(study: Study) -> Non
     assert frame["time_us"].tolist() == (frame["step"] * HOUR_US).tolist()
     assert frame["bytes"][0] == 100 * (3 + 1)  # of the jobs that ended by then
     assert analysis.time_to_target(study, "mean_percent", 60.1)["step"].eq(math.inf).all()
+
+
+def test_the_median_of_an_even_number_of_steps_is_not_rounded(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "made", {("slow", 1): [0, 60, 60], ("slow", 2): [0, 0, 60]}, at=["steps"])
+    (table,) = analysis.target_tables(study, "mean_percent", 60)
+    console = Console(width=200, file=io.StringIO())
+    console.print(table)
+    assert "1.5" in console.file.getvalue().split()  # type: ignore[attr-defined]
 
 
 def test_a_metric_of_which_less_is_better_is_reached_from_above(tmp_path: Path) -> None:

@@ -223,6 +223,8 @@ def test_who_declared_updates_may_ask_for_norms() -> None:
         lambda view: view.accuracy[view.candidates] < 50,
         lambda view: list(view.accuracy),
         lambda view: np.isnan(view.last_loss),
+        lambda view: view.facts.label_counts[view.candidates].max(axis=1),
+        lambda view: view.facts.label_counts.sum(),
     ],
 )
 def test_who_did_not_declare_losses_or_accuracy_cannot_read_them(read: Any) -> None:
@@ -230,10 +232,24 @@ def test_who_did_not_declare_losses_or_accuracy_cannot_read_them(read: Any) -> N
         read(view)
         return view.candidates[:k]
 
-    message = r'the selector reads view\.\w+ without declaring it: return it with needs=frozenset\(\{"(losses|acc.*)"'
-    with pytest.raises(RunError, match=message):
+    message = (
+        r'reads view\.[\w.]+ without declaring it: return it with needs=frozenset\(\{"(losses|acc.*|labels)"'
+    )
+    with pytest.raises(RunError, match=f"a selector {message}"):
         event_loop_of(select)
-    event_loop_of(select, needs=frozenset({"losses", "accuracy"}))
+    event_loop_of(select, needs=frozenset({"losses", "accuracy", "labels"}))
+
+
+def test_who_is_not_clairvoyant_cannot_see_the_world() -> None:
+    def select(view: View, k: int, rng: np.random.Generator) -> Clients:
+        assert view.world.horizon_us > 0  # type: ignore[union-attr]
+        return view.candidates[:k]
+
+    with pytest.raises(
+        RunError, match=r"reads view\.world without declaring it: return it with clairvoyant=True"
+    ):
+        event_loop_of(select)
+    event_loop_of(select, clairvoyant=True)
 
 
 def event_loop_of(select: Any, **declared: Any) -> None:

@@ -228,8 +228,11 @@ def test_a_world_that_is_too_large_is_refused_before_anybody_lives(monkeypatch):
 
 
 def test_a_cell_without_clients_is_refused():
-    with pytest.raises(ConfigError, match="cell of a scenario: expected at least 1 client, found 0"):
-        world(idle, cell_clients=0)
+    for wrong in (0, "3", 2.5):
+        with pytest.raises(
+            ConfigError, match=f"cell_clients: expected a whole number from 1 on, found {wrong!r}"
+        ):
+            world(idle, cell_clients=wrong)
 
 
 def test_a_client_reads_what_is_known_of_its_data():
@@ -287,6 +290,8 @@ MISTAKES = {
     "not a number": (f"{OWN}; yield env.timeout(float('nan'))", "client 0 .* found nan"),
     "a negative wait": (f"{OWN}; yield env.timeout(-5)", "client 0 .* at least 0 microseconds, found -5"),
     "an unknown kind": (f"me.write('onlin', 0, 5); {OWN}", "client 0 .* did you mean 'online'"),
+    "an unknown kind that begins": (f"me.begin('onlin', 0); {OWN}", "client 0 .* did you mean 'online'"),
+    "an unknown kind that ends": (f"{OWN}; me.end('onlin', 7)", "client 0 .* did you mean 'online'"),
     "a number": (f"{OWN}; yield 5", 'client 0 .* expected an event, .* yield value "5"'),
     "nothing": (f"{OWN}; yield", 'client 0 .* expected an event, .* yield value "None"'),
     "its own error": (f"{OWN}; raise KeyError('mine')", "client 0 .* KeyError: 'mine'"),
@@ -367,6 +372,37 @@ def test_whole_numbers_of_numpy_are_times():
         me.online(env.now, env.now + 1)
 
     assert rows(world(client)) == [(0, "online", 5, 6, 1.0)]
+
+
+@pytest.mark.parametrize(("part", "named"), [("world", "its world"), ("cell", "cell 0")])
+def test_a_process_that_nobody_starts_is_no_part_of_a_world(part, named):
+    def process(env, place):
+        yield env.timeout(5)
+
+    def starts(env, place):
+        return env.process(process(env, place))
+
+    with pytest.raises(ConfigError, match=f"{named}: expected a function .*, found a process: .* start it"):
+        world(idle, **{part: process})
+    world(idle, **{part: starts})
+
+
+@pytest.mark.parametrize(
+    ("start_us", "after_end", "message"),
+    [
+        (-5, "stop", r".*row 0 \(client 0, online\): start_us -5 is before 0"),
+        (0, "loop", "after_end: unknown 'loop'"),
+    ],
+)
+def test_a_malformed_trace_is_told_with_its_scenario(tmp_path, start_us, after_end, message):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from fedsim.worlds.scenario import Scenario\n"
+        f"def client(env, me):\n    me.online({start_us}, 5)\n    yield env.timeout(1)\n"
+        f"def mine(): return Scenario(client, after_end={after_end!r})\n"
+    )
+    with pytest.raises(TraceError, match=f"^scenario '{file}:mine': {message}"):
+        make_trace(f"{file}:mine", {}, clients=1, horizon_us=100, seed=1, after_end=None)
 
 
 def test_a_world_and_a_cell_that_fail_are_named():
