@@ -17,7 +17,7 @@ from fedsim.analysis.export.curves import Curves, export_each, name_of
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.arrays import Floats
-from fedsim.common.errors import RunError
+from fedsim.common.errors import RunError, short
 from fedsim.common.extras import require
 from fedsim.common.files import make_directory
 
@@ -25,6 +25,8 @@ EXPERIMENT = "fedsim"
 """The experiment of runs where the variable `MLFLOW_EXPERIMENT_NAME` names none."""
 _METRICS, _PARAMS = 1_000, 100
 """The most that MLflow takes at once."""
+_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+"""MLflow's variable for how often it asks a server again; its default of 7 takes minutes."""
 
 
 def require_mlflow() -> None:
@@ -50,12 +52,11 @@ class MLflowWriter(Curves):
 class _MLflowSink:
     def __init__(self, run: Run, store: str) -> None:
         entities = require("mlflow", "mlflow.entities")
-        self._metric, self._waiting = entities.Metric, list[Any]()
-        self._store, uri = store, tracking_uri(store)
+        self._metric, self._waiting, self._store = entities.Metric, list[Any](), store
         params = [entities.Param(key, text) for key, text in _flat(run.config)]
-        with self._refused():
-            self._client = require("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
-            experiment = self._experiment(None if uri == store else Path(store))
+        with _refused(store):
+            self._client = _client(store)
+            experiment = self._experiment(None if tracking_uri(store) == store else Path(store))
             self.run_id = self._client.create_run(experiment, run_name=name_of(run)).info.run_id
             for first in range(0, len(params), _PARAMS):
                 self._client.log_batch(self.run_id, params=params[first : first + _PARAMS])
@@ -71,31 +72,56 @@ class _MLflowSink:
         """Do nothing: MLflow has no histograms."""
 
     def flush(self) -> None:
-        with self._refused():
+        with _refused(self._store):
             for first in range(0, len(self._waiting), _METRICS):
                 self._client.log_batch(self.run_id, metrics=self._waiting[first : first + _METRICS])
         self._waiting = []
 
     def close(self, complete: bool = True) -> None:
         self.flush()
-        with self._refused():
+        with _refused(self._store):
             self._client.set_terminated(self.run_id, "FINISHED" if complete else "KILLED")
 
     def _experiment(self, folder: Path | None) -> str:
         """Return the id of the experiment, which is made in the store if it is new."""
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+        name = _experiment_name()
         if (found := self._client.get_experiment_by_name(name)) is not None:
             return str(found.experiment_id)
         place = None if folder is None else (folder / "artifacts").resolve().as_uri()
         return str(self._client.create_experiment(name, artifact_location=place))
 
-    @contextmanager
-    def _refused(self) -> Iterator[None]:
-        """Raise RunError for MLflow's own errors."""
-        try:
-            yield
-        except require("mlflow", "mlflow.exceptions").MlflowException as error:
-            raise RunError(f"MLflow, {self._store}: {error}") from error
+
+@arguments.checked
+def check_store(store: str) -> None:
+    """Raise RunError unless a store answers.
+
+    A server is asked twice, or as often as the variable `MLFLOW_HTTP_REQUEST_MAX_RETRIES` says.
+    """
+    given = os.environ.get(_RETRIES)
+    os.environ[_RETRIES] = given or "1"
+    try:
+        with _refused(store):
+            _client(store).get_experiment_by_name(_experiment_name())
+    finally:
+        if given is None:
+            del os.environ[_RETRIES]
+
+
+def _client(store: str) -> Any:
+    return require("mlflow", "mlflow").MlflowClient(tracking_uri=tracking_uri(store))
+
+
+def _experiment_name() -> str:
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+
+
+@contextmanager
+def _refused(store: str) -> Iterator[None]:
+    """Raise RunError for MLflow's own errors."""
+    try:
+        yield
+    except require("mlflow", "mlflow.exceptions").MlflowException as error:
+        raise RunError(f"MLflow, {store}: {short(str(error))}") from error
 
 
 @arguments.checked

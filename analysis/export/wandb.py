@@ -14,7 +14,7 @@ from fedsim.analysis.export.curves import Curves, export_each, name_of
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.arrays import Floats
-from fedsim.common.errors import RunError
+from fedsim.common.errors import RunError, short
 from fedsim.common.extras import require
 
 
@@ -41,7 +41,7 @@ class WandbWriter(Curves):
 class _WandbSink:
     def __init__(self, run: Run, project: str) -> None:
         wandb = require("wandb", "wandb")
-        self._histogram = wandb.Histogram
+        self._histogram, self._project = wandb.Histogram, project
         with _refused(project):
             self._run = wandb.init(
                 project=project,
@@ -63,11 +63,13 @@ class _WandbSink:
         """Do nothing: wandb sends in the background."""
 
     def close(self, complete: bool = True) -> None:
-        self._run.finish(exit_code=0 if complete else 1)
+        with _refused(self._project):
+            self._run.finish(exit_code=0 if complete else 1)
 
     def _log(self, step: int, time_s: float, values: Mapping[str, Any]) -> None:
         if values:
-            self._run.log({**values, "step": step, "virtual_s": time_s})
+            with _refused(self._project):
+                self._run.log({**values, "step": step, "virtual_s": time_s})
 
 
 @arguments.checked
@@ -86,4 +88,4 @@ def _refused(project: str) -> Iterator[None]:
     try:
         yield
     except (wandb.Error, ValueError, OSError) as error:
-        raise RunError(f"Weights & Biases, project {project!r}: no run was made: {error}") from error
+        raise RunError(f"Weights & Biases, project {project!r}: {short(str(error))}") from error

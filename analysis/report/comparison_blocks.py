@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -122,14 +123,23 @@ def _target_table(frame: pd.DataFrame, title: str, unit: Unit) -> Table:
     return frame_table(f"target-{unit}", title[:1].upper() + title[1:], shown, columns)
 
 
-def published_blocks(study: Study) -> Iterator[Block]:
-    """Yield the study's means beside the paper's values and the verdicts on its claims, if it repeats a table."""
+def published_blocks(study: Study, titles: Mapping[str, str] = MappingProxyType({})) -> Iterator[Block]:
+    """Yield the study's means beside the paper's values and the verdicts on its claims, if it repeats a table.
+
+    `titles` are other names of levels.
+    """
     if study.published is None:
         return
     yield Heading("Beside the paper")
     yield Text(f"The study repeats {study.published.source}.")
     frames = published_frames(study)
-    values, claims = frames["published.values"], frames["published.claims"]
+    columns = (*study.axes, "lower", "higher")
+    values, claims = (
+        frame.assign(
+            **{c: frame[c].map(lambda level: titles.get(level, level)) for c in columns if c in frame}
+        )
+        for frame in (frames["published.values"], frames["published.claims"])
+    )
     numbers = {name: Column(text, 3) for name, text in _VALUE_COLUMNS.items()}
     if len(values):
         caption = f"Means over seeds{conditions(study)}, with 95 % t intervals, and the paper's values"

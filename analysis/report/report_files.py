@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import textwrap
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -34,6 +35,14 @@ _COLUMNS_PER_INCH = 0.7
 """Most columns of a legend for an inch of width."""
 _LETTERS_PER_INCH = 11
 """Letters of a legend's label that fit into an inch of width."""
+
+
+def _greek(letter: str) -> str:
+    """Return LaTeX's command for a Greek letter, which has nearly the name that Unicode gives the letter."""
+    name = unicodedata.name(letter).split()[-1].lower().replace("lamda", "lambda")
+    return f"$\\{name if letter.islower() else name.title()}$"
+
+
 _TEX = {
     "\\": r"\textbackslash{}",
     **{c: f"\\{c}" for c in "&%$#_{}"},
@@ -48,6 +57,14 @@ _TEX = {
     "µ": r"$\mu$",
     "∞": r"$\infty$",
     "−": "$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≠": r"$\neq$",
+    "≈": r"$\approx$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "→": r"$\to$",
+    **{letter: _greek(letter) for letter in "αβγδεζηθικλμνξπρςστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"},
 }
 
 
@@ -96,11 +113,11 @@ def write_tables(content: Document, folder: str | Path, only: Collection[str] = 
 
 
 def as_csv(table: Table) -> str:
-    """Return a table as CSV: a line of headings, then the values with all digits."""
+    """Return a table as CSV: a line of headings, then the values with all digits; nothing for NaN."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(column.heading for column in table.columns)
-    writer.writerows(table.rows)
+    writer.writerows([None if value != value else value for value in row] for row in table.rows)
     return text.getvalue()
 
 
@@ -123,6 +140,8 @@ def _latex_lines(table: Table, kinds: str, head: str, lines: Iterator[str]) -> I
 
 
 def _tex(text: str) -> str:
+    """Return a text for LaTeX; a number below 0 has a minus, not a hyphen."""
+    text = re.sub(r"(?<![\w-])-(?=[\d.∞])", "−", text)
     return re.sub("|".join(map(re.escape, _TEX)), lambda match: _TEX[match.group()], text)
 
 

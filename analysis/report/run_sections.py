@@ -30,8 +30,7 @@ from fedsim.analysis.report.document import (
     frame_table,
 )
 from fedsim.analysis.statistics import observatory
-from fedsim.analysis.statistics.waste import HEADINGS as SPENT
-from fedsim.analysis.statistics.waste import waste_rows
+from fedsim.analysis.statistics.waste import FATES, spent
 from fedsim.records.file_names import CONFIG
 
 _MOST_CLIENTS = 10
@@ -43,9 +42,8 @@ def run_section(run: Run, prefix: str) -> Iterator[Block]:
     yield Heading(f"Run: {run.label}")
     yield Facts(facts(run))
     if len(run.jobs):
-        spent = tuple(Column(name or "what") for name in SPENT)
         yield Heading("What clients spent", 3)
-        yield Table(f"{prefix}spent", f"What the clients of {run.label} spent", spent, tuple(waste_rows(run)))
+        yield _spent(run, prefix)
         yield Text(
             "Used: the update went into a step or refreshed the history. Wasted: lost, late, stale, void or nonfinite."
             " The share is that of used and wasted together.",
@@ -62,6 +60,22 @@ def run_section(run: Run, prefix: str) -> Iterator[Block]:
     yield Heading("Reproduce", 3)
     yield Code(f"fedsim run {shlex.quote(str(config))} --out reproduced")
     yield Code(config.read_text(encoding="utf-8"), summary="Configuration")
+
+
+def _spent(run: Run, prefix: str) -> Table:
+    """Return the table of what the clients' work cost, used and wasted."""
+    units = {
+        "jobs": ("jobs", 1),
+        "device_s": ("device time, h", 3600),
+        "computing_s": ("computing time, h", 3600),
+    }
+    units["bytes"] = "traffic, GiB", 2**30
+    rows = []
+    for measure, (*totals, wasted_percent) in spent(run).items():
+        name, unit = units[measure]
+        rows.append((name, *(total / unit for total in totals), wasted_percent))
+    columns = (Column("what"), *(Column(fate, None) for fate in FATES), Column("wasted, %", 1))
+    return Table(f"{prefix}spent", f"What the clients of {run.label} spent", columns, tuple(rows))
 
 
 def _history(run: Run, prefix: str) -> Block:

@@ -71,16 +71,22 @@ def study_document(
     read, ConfigError for titles of no level.
     """
     command = command or report_command([study.folder], titles)
-    blocks = _blocks(study.titled(titles) if titles else study, published_blocks(study), Path(out))
+    titled = study.titled(titles) if titles else study
+    blocks = _blocks(titled, published_blocks(study, titles), Path(out))
     return Document(f"fedsim study: {study.name}", command, tuple(blocks))
 
 
 @arguments.checked
-def write_run_reports(study: Study) -> int:
-    """Write a page about each finished run of a study into the run's folder; return the number of pages."""
-    for cell in study.finished:
-        write_report([study.run(cell)], cell.folder / _CELL_PAGE)
-    return len(study.finished)
+def write_run_reports(study: Study, titles: Mapping[str, str] = MappingProxyType({})) -> int:
+    """Write a page about each finished run of a study into the run's folder; return the number of pages.
+
+    `titles` are other names of levels. Raises ConfigError for titles of no level.
+    """
+    titled = study.titled(titles) if titles else study
+    for cell in titled.finished:
+        name = ", ".join((*cell.levels.values(), f"seed {cell.seed}"))
+        write_report([replace(titled.run(cell), label=name)], cell.folder / _CELL_PAGE)
+    return len(titled.finished)
 
 
 def _blocks(study: Study, published: Iterator[Block], out: Path) -> Iterator[Block]:

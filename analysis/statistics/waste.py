@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -62,22 +63,21 @@ def waste_table(run: Run) -> Table:
     table = ruled_table(f"what {run.label} spent", padding=1)
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left")
-    for row in waste_rows(run):
-        table.add_row(*row)
+    names = dict(zip(MEASURES, ("jobs", "device time", "computing time", "traffic"), strict=True))
+    for measure, (*totals, wasted_percent) in spent(run).items():
+        share = "–" if math.isnan(wasted_percent) else f"{wasted_percent:.1f}"
+        table.add_row(names[measure], *(_shown(measure, total) for total in totals), share)
     return table
 
 
-def waste_rows(run: Run) -> list[tuple[str, ...]]:
-    """Return the rows of the table: name, used, wasted, unfinished, and the wasted share of used and wasted."""
-    by_status = waste_by_status(run)
-    names = dict(zip(MEASURES, ("jobs", "device time", "computing time", "traffic"), strict=True))
-    rows = []
-    for measure, name in names.items():
-        totals = {fate: float(by_status[measure].reindex(group).sum()) for fate, group in _groups().items()}
-        decided = totals["used"] + totals["wasted"]
-        share = f"{100 * totals['wasted'] / decided:.1f}" if decided else "–"
-        rows.append((name, *(_shown(measure, totals[fate]) for fate in FATES), share))
-    return rows
+def spent(run: Run) -> dict[str, tuple[float, float, float, float]]:
+    """Return by measure: used, wasted, unfinished, and the wasted share of used and wasted in percent, or NaN."""
+    by_status, of_run = waste_by_status(run), {}
+    for measure in MEASURES:
+        used, wasted, open_ = (float(by_status[measure].reindex(group).sum()) for group in _groups().values())
+        decided = used + wasted
+        of_run[measure] = used, wasted, open_, 100 * wasted / decided if decided else math.nan
+    return of_run
 
 
 def _groups() -> dict[str, tuple[str, ...]]:

@@ -45,7 +45,18 @@ def perfetto(
     )
 
 
-_Runs = Annotated[list[Path], Argument(help="Run folders, or folders of several runs.")]
+_Runs = Annotated[
+    list[Path], Argument(help="Run folders, folders of several runs, or of studies, for their finished runs.")
+]
+
+
+def _opened(folders: list[Path]) -> list[analysis.Run]:
+    """Open the runs of folders; the folder of a study stands for its finished runs."""
+    paths: list[Path] = []
+    for folder in folders:
+        study = analysis.open_study(folder) if analysis.is_study(folder) else None
+        paths += [folder] if study is None else [cell.folder for cell in study.finished]
+    return analysis.open_all(paths)
 
 
 @export_app.command()
@@ -61,7 +72,7 @@ def tensorboard(
     ] = None,
 ) -> None:
     """Write the curves of runs as events for TensorBoard."""
-    for exported in analysis.export_tensorboard(analysis.open_all(runs), out):
+    for exported in analysis.export_tensorboard(_opened(runs), out):
         say(f"{exported.file}: {exported.steps:,} steps, {exported.evaluations:,} evaluations")
     say(f"look at them with: tensorboard --logdir {shlex.quote(str(runs[0] if out is None else out))}")
 
@@ -72,7 +83,7 @@ def wandb(
     project: Annotated[str, Option(help="The project that gets a run for each.")] = "fedsim",
 ) -> None:
     """Send the curves of runs to Weights & Biases."""
-    for sent in analysis.export_wandb(analysis.open_all(runs), project):
+    for sent in analysis.export_wandb(_opened(runs), project):
         say(f"{sent.place}: {sent.steps:,} steps, {sent.evaluations:,} evaluations")
 
 
@@ -84,7 +95,7 @@ def mlflow(
     ] = "mlflow",
 ) -> None:
     """Send the curves of runs to MLflow."""
-    for sent in analysis.export_mlflow(analysis.open_all(runs), store):
+    for sent in analysis.export_mlflow(_opened(runs), store):
         say(f"{sent.place}: {sent.steps:,} steps, {sent.evaluations:,} evaluations")
     say(f"look at them with: mlflow ui --backend-store-uri {shlex.quote(analysis.tracking_uri(store))}")
 

@@ -137,10 +137,12 @@ def _document(
         study = analysis.open_study(studies[0])
         if metrics:
             study = study.asked({"metrics": metrics})
-        if each:
-            say(f"{analysis.write_run_reports(study)} pages of runs written")
-        document = analysis.study_document(study, out if out is not None else studies[0], command, titles)
+        place = out if out is not None else studies[0]
+        document = analysis.study_document(study, place, command, titles)
         document.require(only)
+        if each:
+            say(f"{analysis.write_run_reports(study, titles)} pages of runs written")
+            document = analysis.study_document(study, place, command, titles)  # with links to them
         return document
     for option, value in (("--each", each), ("--metric", metrics)):
         if value:

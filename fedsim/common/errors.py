@@ -107,6 +107,10 @@ class RunNote(UserWarning):
     """A run is done, but ended early, or no step used an update."""
 
 
+class Untracked(UserWarning):
+    """A tracker such as MLflow failed, and the run goes on without it."""
+
+
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
 
 

@@ -10,6 +10,7 @@ clients that are not in a round. The import raises ConfigError if Flower is not 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ except ImportError as error:
         f"the package flwr is needed and cannot be imported ({error}): {install('flower')}"
     ) from error
 
+_LOG = logging.getLogger("flwr")
 Arrays = dict[str, NDArray[Any]]
 _STEPS = "local-steps"
 _COLUMNS = {"losses": "loss", "losses_after": "loss-after", "accuracies_after": "accuracy-after"}
@@ -99,8 +101,8 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take a step by the rule from the replies without errors."""
-        valid = [message for message in replies if not message.has_error()]
+        """Take a step by the rule from the replies without errors, whose arrays are finite."""
+        valid = [message for message in replies if not message.has_error() and self._is_finite(message)]
         if not valid:
             return None, None
         before = dict(self._last)
@@ -118,6 +120,14 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
         metrics = self.train_metrics_aggr_fn([message.content for message in valid], self.weighted_by_key)
         record = ArrayRecord({name: Array(arrays[name]) for name in self._start})
         return record, metrics
+
+    def _is_finite(self, message: Message) -> bool:
+        """Return whether a reply's arrays are finite, as fedsim asks of updates; else log which node's are not."""
+        arrays, _ = _content(message)
+        finite = all(np.isfinite(arrays[name].numpy()).all() for name in self._trained())
+        if not finite:
+            _LOG.warning("node %s: left out, as its arrays are not finite", message.metadata.src_node_id)
+        return finite
 
     def _received(self, message: Message) -> int:
         """Keep the update of a reply as its client's last one, and return the client."""

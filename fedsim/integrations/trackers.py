@@ -3,19 +3,25 @@
     with WandbLogger("fair-phones") as logger:
         fedsim.simulate(configs, watch=logger)
 
-Leaving the `with` block sends what is recorded after a run's last step, and ends the tracker's run.
+Leaving the `with` block sends what is recorded after a run's last step, and ends the tracker's run. A tracker that
+fails after it took its first run ends no run: the warning `Untracked` says why, and nothing more is sent.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
 from fedsim import analysis
+from fedsim.analysis.export.mlflow import check_store
 from fedsim.common import arguments
+from fedsim.common.errors import RunError, Untracked
 from fedsim.common.paths import as_path
 from fedsim.records.manifest import read_manifest
 from fedsim.records.recent_rows import Measured
@@ -32,6 +38,8 @@ class Logger(ABC):
         self._flushed, self._folder = monotonic(), Path()
         self._spec: RunSpec | None = None
         self._curves: analysis.Curves | None = None
+        self._opened = self._lost = False
+        """Whether the tracker took a run, and whether it failed since then."""
 
     def __enter__(self) -> Self:
         return self
@@ -45,10 +53,16 @@ class Logger(ABC):
             if read_manifest(self._folder).get("status") == "done":  # another run, or what follows, failed
                 self.close()
             else:
-                self._end(self._curves, complete=False)  # the tables may be incomplete
+                with self._unless_lost():
+                    self._end(self._curves, complete=False)  # the tables may be incomplete
 
     def __call__(self, progress: Progress) -> None:
-        """Send what a run has recorded since the last call."""
+        """Send what a run has recorded since the last call. Raises RunError if the tracker refuses its first run."""
+        if not self._lost:
+            with self._unless_lost():
+                self._send(progress)
+
+    def _send(self, progress: Progress) -> None:
         curves = self._curves if progress.spec is self._spec else None
         if curves is None:
             curves = self._curves_of(progress)
@@ -69,18 +83,35 @@ class Logger(ABC):
                 return before
             self._end(before, complete=False)  # a run took its place: what followed its last step is gone
         else:
-            self.close()
+            self._complete()
         self._folder = folder
         curves = self._curves = self._open(run, progress.spec.config.name)
+        self._opened = True
         curves.catch_up(run)  # a resumed run already has rows
         return curves
 
     def close(self) -> None:
         """Send the rows that the current run recorded after its last step, and end the tracker's run."""
+        with self._unless_lost():
+            self._complete()
+
+    def _complete(self) -> None:
         if (curves := self._curves) is not None:
             run = analysis.open_run(self._folder)
             curves.catch_up(run)
             self._end(curves, complete=run.done)
+
+    @contextmanager
+    def _unless_lost(self) -> Iterator[None]:
+        """Warn of an error of a tracker that took a run before, in place of raising it, and send it nothing more."""
+        try:
+            yield
+        except RunError as error:
+            if not self._opened:
+                raise
+            self._curves, self._lost = None, True
+            afterwards = "nothing more is sent; `fedsim export` sends runs when they are done"
+            warnings.warn(f"{error}; {afterwards}", Untracked, stacklevel=4)
 
     def _end(self, curves: analysis.Curves, complete: bool) -> None:
         self._curves = None
@@ -111,7 +142,7 @@ class WandbLogger(Logger):
     """Sends each run to a run of its own in a project of Weights & Biases.
 
     wandb's environment variables apply: `WANDB_MODE=offline`, `WANDB_ENTITY`, `WANDB_DIR`. Raises ConfigError if wandb
-    is not installed, RunError if it refuses a run.
+    is not installed, RunError if it refuses the first run.
     """
 
     def __init__(self, project: str) -> None:
@@ -128,11 +159,12 @@ class MLflowLogger(Logger):
     """Sends each run to a run of its own in MLflow: at a tracking URI, or in a folder with a database `mlflow.db`.
 
     The experiment is that of `MLFLOW_EXPERIMENT_NAME`, by default `fedsim`. Raises ConfigError if MLflow is not
-    installed, RunError if the store refuses a run.
+    installed, RunError if the store does not answer or refuses the first run.
     """
 
     def __init__(self, store: str) -> None:
         analysis.require_mlflow()
+        check_store(store)
         super().__init__()
         self._store = store
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,13 @@ def test_a_run_that_raises_is_marked_as_killed(tmp_path: Path, store: Path, expe
     with pytest.raises(RuntimeError), MLflowLogger(str(store)) as logger:
         simulate(config(name="one"), out=tmp_path / "runs", workers=0, watch=failing)
     assert runs_of(store, experiment)["one"].info.status == "KILLED"
+
+
+def test_a_server_that_does_not_answer_is_named_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    with pytest.raises(RunError, match=r"^MLflow, http://127.0.0.1:9: .*Max retries exceeded"):
+        MLflowLogger("http://127.0.0.1:9")
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 
 
 def test_a_store_that_is_refused_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from fedsim.runs.resume import resume
 from fedsim.runs.simulate import simulate
 from small import run
 from synthetic_runs import write_run
+from synthetic_studies import write_study
 from tracked import assert_whole, config
 
 there = pytest.mark.skipif(
@@ -120,6 +122,23 @@ def test_the_command_writes_beside_the_runs_or_elsewhere(
     assert curves(tmp_path / "the events" / "one").keys() == curves(tmp_path / "the events" / "two").keys()
     [found] = export_tensorboard([analysis.open_run(runs[0] / "one")])
     assert found.file.parent == runs[0] / "one" / "tensorboard"
+
+
+@there
+def test_the_finished_runs_of_a_study_are_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def made(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
+        return None if seed == 2 else {}
+
+    study = write_study(tmp_path / "made", made, axes={"rule": ["fedavg", "fedfv"]}, seeds=[1, 2])
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "tensorboard", str(study.folder)])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for rule in ("fedavg", "fedfv"):
+        assert str(study.folder / "runs" / rule / "seed-1" / "tensorboard") in said
+    assert "seed-2" not in said
 
 
 @there

@@ -155,7 +155,29 @@ def test_latex_says_what_the_words_say() -> None:
     assert r"name\_ & a, \% & b \\" in tex
     assert r"x\_1 \textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\{\}\$\# & 1.2 & -- \\" in tex
     assert r"y & -- & +2.00 \\" in tex
-    assert as_csv(table).splitlines()[1:] == ["x_1 ~^<>{}$#,1.25,", "y,nan,2.0"]
+    assert as_csv(table).splitlines()[1:] == ["x_1 ~^<>{}$#,1.25,", "y,,2.0"]
+
+
+def test_latex_has_commands_for_greek_letters_and_signs_and_a_minus_for_numbers() -> None:
+    words = "α = −1, λ ≤ Λ ≥ ς, seed-1 × 1e-05"
+    table = Table("t", words, (Column("x"), Column("y", 2)), (("a", -0.41),))
+    tex = as_latex(table)
+    caption = r"$\alpha$ = $-$1, $\lambda$ $\leq$ $\Lambda$ $\geq$ $\sigma$, seed-1 $\times$ 1e-05"
+    assert rf"\caption{{{caption}}}" in tex
+    assert r"a & $-$0.41 \\" in tex
+    assert tex.isascii()
+
+
+def test_what_clients_spent_is_numbers(folders: list[Path], tmp_path: Path) -> None:
+    run = analysis.open_run(folders[0])
+    write_tables(run_document([run]), tmp_path, ["spent"])
+    with (tmp_path / "spent.csv").open(encoding="utf-8") as file:
+        rows = {row["what"]: row for row in csv.DictReader(file)}
+    by_status = analysis.waste_by_status(run)
+    used = by_status[by_status.index.isin(["aggregated", "remembered"])].sum()
+    assert float(rows["jobs"]["used"]) == used["jobs"] > 0
+    assert float(rows["device time, h"]["used"]) == used["device_s"] / 3600
+    assert float(rows["traffic, GiB"]["used"]) == used["bytes"] / 2**30
 
 
 def test_files_alone_leave_the_page_and_with_out_write_it(folders: list[Path], tmp_path: Path) -> None:

@@ -238,6 +238,32 @@ def test_levels_are_shown_under_their_titles(study: Study, tmp_path: Path) -> No
             study.titled({level: "fedavg"})
 
 
+def test_published_values_and_claims_have_the_titles_too(tmp_path: Path) -> None:
+    rows = [{"levels": {"rule": rule}, "values": {"mean_percent": 50}} for rule in ("fedavg", "fedfv")]
+    paper = {"source": "a paper", "rows": rows, "claims": {"better": "mean_percent: fedavg < fedfv"}}
+    axes = {"rule": ["fedavg", "fedfv"]}
+    study = write_study(tmp_path / "made", tables, axes=axes, seeds=[1, 2, 3], published=paper)
+    content = study_document(study, tmp_path, titles={"fedfv": "FedFV"})
+    write_tables(content, tmp_path, ["published-values", "published-claims"])
+    with (tmp_path / "published-values.csv").open(newline="") as file:
+        assert [row["rule"] for row in csv.DictReader(file)] == ["fedavg", "FedFV"]
+    with (tmp_path / "published-claims.csv").open(newline="") as file:
+        assert [(row["lower"], row["higher"]) for row in csv.DictReader(file)] == [("fedavg", "FedFV")]
+
+
+def test_pages_of_runs_are_written_if_all_asks_are_right_and_have_the_titles(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "made", tables, axes={"rule": ["fedavg", "fedfv"]}, seeds=[1])
+    pages = [cell.folder / "report.html" for cell in study.cells]
+    for wrong in (("--metric", "ginni"), ("--title", "fedvf=FedFV"), ("--only", "nothing", "--tables", "t")):
+        refused = CliRunner().invoke(app, ["report", str(study.folder), "--each", *wrong])
+        assert isinstance(refused.exception, ConfigError)
+        assert not any(page.exists() for page in pages)
+    asked = ["report", str(study.folder), "--each", "--title", "fedfv=FedFV"]
+    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    titles = [page.read_text(encoding="utf-8").partition("<title>")[2].partition("<")[0] for page in pages]
+    assert titles == ["fedsim: fedavg, seed 1", "fedsim: FedFV, seed 1"]
+
+
 def test_each_writes_a_page_for_every_run_and_links_to_it(tmp_path: Path) -> None:
     study = write_study(tmp_path / "two words", tables, axes={"rule": ["fedavg", "fedfv"]}, seeds=[1])
     done = CliRunner().invoke(app, ["report", str(study.folder), "--each"], catch_exceptions=False)

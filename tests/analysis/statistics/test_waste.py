@@ -17,9 +17,9 @@ from fedsim.analysis.statistics.waste import (
     OPEN,
     USED,
     WASTED,
+    spent,
     waste,
     waste_by_status,
-    waste_rows,
     waste_table,
 )
 from fedsim.engine.record_words import STATUSES
@@ -76,14 +76,16 @@ def test_each_status_has_what_its_jobs_cost(run: analysis.Run) -> None:
 
 
 def test_the_table_gives_totals_and_the_share_for_nothing(run: analysis.Run) -> None:
-    assert waste_rows(run) == [
+    table = waste_table(run)
+    assert list(zip(*(column.cells for column in table.columns), strict=True)) == [
         ("jobs", "3", "3", "1", "50.0"),
         ("device time", "00:02:42", "00:01:30", "5.000 s", "35.6"),
         ("computing time", "00:01:31", "45.000 s", "3.000 s", "33.0"),
         ("traffic", "5.9 KiB", "3.9 KiB", "700 B", "40.0"),
     ]
+    assert spent(run)["device_s"] == pytest.approx((162.5, 90, 5, 100 * 90 / 252.5))
     console = Console(file=io.StringIO(), width=100)
-    console.print(waste_table(run))
+    console.print(table)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "what x spent" in text
     assert "00:01:30" in text
@@ -99,7 +101,7 @@ def test_a_run_without_jobs_spent_nothing(tmp_path: Path) -> None:
     assert waste(empty).empty
     assert waste(empty).columns.tolist()[:3] == ["jobs_used", "jobs_wasted", "jobs_unfinished"]
     assert waste_by_status(empty).empty
-    assert waste_rows(empty)[0] == ("jobs", "0", "0", "0", "–")
+    assert [next(iter(column.cells)) for column in waste_table(empty).columns] == ["jobs", "0", "0", "0", "–"]
 
 
 def test_only_unfinished_jobs_have_no_share(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_a_real_run_adds_up(tmp_path: Path) -> None:
 def test_the_report_shows_each_run_what_its_clients_spent(run: analysis.Run, tmp_path: Path) -> None:
     text = analysis.write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "What clients spent" in text
-    assert '<tr><th scope="row">device time</th><td>00:02:42</td><td>00:01:30</td>' in text
+    assert '<tr><th scope="row">device time, h</th><td>0.04514</td><td>0.025</td>' in text
     none = analysis.open_run(write_run(tmp_path / "none"))
     text = analysis.write_report([none], tmp_path / "none.html").read_text(encoding="utf-8")
     assert "What clients spent" not in text

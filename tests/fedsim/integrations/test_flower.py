@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -178,6 +179,29 @@ def test_integers_are_averaged_by_samples_and_keep_their_type() -> None:
     assert list(arrays) == list(start)
     found = arrays["norm.batches"].numpy()
     assert (found, found.dtype) == (np.rint(17.5), np.int64)
+
+
+def test_a_reply_that_is_not_finite_is_left_out_and_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flwr.app import ConfigRecord
+
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    several = strategy("mifa")
+    list(several.configure_train(1, record(START), ConfigRecord(), Grid()))
+    broken = {name: np.full_like(array, np.nan) for name, array in START.items()}
+    replies = [
+        reply(NODES[0], trained(0, START), loss=1.0, num_examples=10),
+        reply(NODES[1], broken, loss=1.0, num_examples=10),
+    ]
+    arrays, _ = several.aggregate_train(1, replies)
+    alone = strategy("mifa")
+    list(alone.configure_train(1, record(START), ConfigRecord(), Grid()))
+    expected, _ = alone.aggregate_train(1, replies[:1])
+    for name in START:
+        np.testing.assert_array_equal(arrays[name].numpy(), expected[name].numpy())
+    assert f"node {NODES[1]}: left out, as its arrays are not finite" in caplog.text
+    assert several.aggregate_train(2, replies[1:]) == (None, None)
 
 
 def test_a_round_without_replies_changes_nothing() -> None:

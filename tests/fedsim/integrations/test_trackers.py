@@ -9,24 +9,30 @@ import pytest
 
 import fedsim
 from fedsim import analysis
-from fedsim.common.errors import SomeFailed
+from fedsim.common.errors import RunError, SomeFailed, Untracked
 from fedsim.integrations.trackers import Logger
 from small import small
 
 
 class Recording(Logger):
-    """Notes each curve's points, and how a tracker's run ended, by run."""
+    """Notes each curve's points, and how a tracker's run ended, by run; fails at points of step `fails_at`."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails_at: int | None = None) -> None:
         super().__init__()
         self.runs: list[dict[str, Any]] = []
+        self.fails_at = fails_at
 
     def _open(self, run: analysis.Run, name: str) -> analysis.Curves:
         noted: dict[str, Any] = {"name": name, "steps": [], "evaluations": []}
         self.runs.append(noted)
+        fails_at = self.fails_at
+        if fails_at == -1:
+            raise RunError("no run was made")
 
         class Sink:
             def scalars(self, step: int, time_s: float, values: dict[str, float]) -> None:
+                if step == fails_at:
+                    raise RunError("the store is gone")
                 of_steps = any(key.startswith("steps/") for key in values)
                 noted["steps" if of_steps else "evaluations"].append(step)
 
@@ -73,3 +79,24 @@ def test_a_run_in_the_place_of_another_is_another(tmp_path: Path) -> None:
     first, second = logger.runs
     assert (first["steps"], first["complete"]) == ([0, 1], False)  # what followed its last call is gone
     assert second == {"name": "x"} | WHOLE
+
+
+def test_a_tracker_that_fails_ends_no_run_and_gets_nothing_more(tmp_path: Path) -> None:
+    configs = config() | {"arms": {"one": {}, "two": {}}}
+    message = "the store is gone; nothing more is sent; `fedsim export` sends runs when they are done"
+    with pytest.warns(Untracked, match=f"^{message}$") as told, Recording(fails_at=1) as logger:
+        results = fedsim.simulate(configs, out=tmp_path, workers=0, watch=logger, progress=False)
+    assert len(told) == 1
+    assert [result.status for result in results] == ["done", "done"]
+    assert logger.runs == [{"name": "x/one", "steps": [0], "evaluations": [0]}]
+
+
+def test_a_tracker_that_fails_at_the_end_ends_no_run(tmp_path: Path) -> None:
+    with pytest.warns(Untracked, match="the store is gone"), Recording(fails_at=3) as logger:
+        [result] = fedsim.simulate(config(), out=tmp_path, workers=0, watch=logger, progress=False)
+    assert result.status == "done"
+
+
+def test_a_tracker_that_takes_no_run_ends_the_first(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run was made"), Recording(fails_at=-1) as logger:
+        fedsim.simulate(config(), out=tmp_path, workers=0, watch=logger, progress=False)
