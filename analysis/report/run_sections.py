@@ -30,11 +30,18 @@ from fedsim.analysis.report.document import (
     frame_table,
 )
 from fedsim.analysis.statistics import observatory
-from fedsim.analysis.statistics.waste import FATES, spent
+from fedsim.analysis.statistics.waste import FATES, total_waste
 from fedsim.records.file_names import CONFIG
 
 _MOST_CLIENTS = 10
 """Rows in the table of the most protected clients."""
+_SPENT = {
+    "jobs": ("jobs", 1),
+    "device_s": ("device time, h", 3600),
+    "computing_s": ("computing time, h", 3600),
+    "bytes": ("traffic, GiB", 2**30),
+}
+"""Names and units of what clients spent."""
 
 
 def run_section(run: Run, prefix: str) -> Iterator[Block]:
@@ -64,15 +71,9 @@ def run_section(run: Run, prefix: str) -> Iterator[Block]:
 
 def _spent(run: Run, prefix: str) -> Table:
     """Return the table of what the clients' work cost, used and wasted."""
-    units = {
-        "jobs": ("jobs", 1),
-        "device_s": ("device time, h", 3600),
-        "computing_s": ("computing time, h", 3600),
-    }
-    units["bytes"] = "traffic, GiB", 2**30
     rows = []
-    for measure, (*totals, wasted_percent) in spent(run).items():
-        name, unit = units[measure]
+    for measure, (*totals, wasted_percent) in total_waste(run).items():
+        name, unit = _SPENT[measure]
         rows.append((name, *(total / unit for total in totals), wasted_percent))
     columns = (Column("what"), *(Column(fate, None) for fate in FATES), Column("wasted, %", 1))
     return Table(f"{prefix}spent", f"What the clients of {run.label} spent", columns, tuple(rows))

@@ -28,9 +28,11 @@ def summary(accuracy: ArrayLike, n: ArrayLike, metrics: Iterable[str] | None = N
     fractions, samples = _checked(np.asarray(accuracy, dtype=np.float64), np.asarray(n, dtype=np.int64))
     if not len(fractions) or np.isnan(fractions).any():
         return dict.fromkeys(wanted, float("nan"))
-    return {
-        name: plugins.number_of(name, _metric(name)(fractions.copy(), samples.copy())) for name in wanted
-    }  # copies: a metric may sort in place
+    values = {}
+    for name in wanted:
+        own = fractions.copy(), samples.copy()  # a metric may sort in place
+        values[name] = plugins.number_of(name, _metric(name)(*own))
+    return values
 
 
 def _metric(name: str) -> Any:

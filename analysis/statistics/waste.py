@@ -64,13 +64,13 @@ def waste_table(run: Run) -> Table:
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left")
     names = dict(zip(MEASURES, ("jobs", "device time", "computing time", "traffic"), strict=True))
-    for measure, (*totals, wasted_percent) in spent(run).items():
+    for measure, (*totals, wasted_percent) in total_waste(run).items():
         share = "–" if math.isnan(wasted_percent) else f"{wasted_percent:.1f}"
         table.add_row(names[measure], *(_shown(measure, total) for total in totals), share)
     return table
 
 
-def spent(run: Run) -> dict[str, tuple[float, float, float, float]]:
+def total_waste(run: Run) -> dict[str, tuple[float, float, float, float]]:
     """Return by measure: used, wasted, unfinished, and the wasted share of used and wasted in percent, or NaN."""
     by_status, of_run = waste_by_status(run), {}
     for measure in MEASURES:

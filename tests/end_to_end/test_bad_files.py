@@ -26,7 +26,7 @@ from fedsim import analysis, plugins
 from fedsim.analysis.export.perfetto import export_perfetto
 from fedsim.analysis.opening.facts import facts
 from fedsim.analysis.opening.run import open_all
-from fedsim.analysis.statistics.waste import spent
+from fedsim.analysis.statistics.waste import total_waste
 from fedsim.analysis.tables.closing import closing_table
 from fedsim.cli.main import main
 from fedsim.common.errors import Error, FolderError, RunError
@@ -140,7 +140,7 @@ def look(folder: Path) -> None:
     for opened in open_all([folder]):
         closing_table([opened])
         facts(opened)
-        spent(opened)
+        total_waste(opened)
         assert len(opened.world.schema) == 5
         export_perfetto(opened, folder.parent / "perfetto.json")
 

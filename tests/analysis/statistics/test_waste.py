@@ -17,7 +17,7 @@ from fedsim.analysis.statistics.waste import (
     OPEN,
     USED,
     WASTED,
-    spent,
+    total_waste,
     waste,
     waste_by_status,
     waste_table,
@@ -83,7 +83,7 @@ def test_the_table_gives_totals_and_the_share_for_nothing(run: analysis.Run) -> 
         ("computing time", "00:01:31", "45.000 s", "3.000 s", "33.0"),
         ("traffic", "5.9 KiB", "3.9 KiB", "700 B", "40.0"),
     ]
-    assert spent(run)["device_s"] == pytest.approx((162.5, 90, 5, 100 * 90 / 252.5))
+    assert total_waste(run)["device_s"] == pytest.approx((162.5, 90, 5, 100 * 90 / 252.5))
     console = Console(file=io.StringIO(), width=100)
     console.print(table)
     text = console.file.getvalue()  # type: ignore[attr-defined]
