@@ -15,6 +15,7 @@ from repository_pages import GENERATED, ROOT, write_if_changed
 QUICKSTART = ROOT / "examples" / "quickstart.toml"
 FIGURES = {
     "participation": "Who took part, and what became of accuracy",
+    "labels": "How samples and labels are divided among clients",
     "accuracy-over-time": "Accuracy over virtual time",
     "accuracy-histogram": "Distribution of accuracy over clients",
     "accuracy-by-client": "Share of clients at or below each accuracy",
