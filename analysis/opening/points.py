@@ -91,8 +91,10 @@ def require_up_to(numbers: pd.DataFrame, at: Point, folder: Path) -> int:
     index = -1 if amount is None else last_up_to(values, amount)
     if index < 0:
         first, last = (_AMOUNT[kind](values[i]) for i in (0, -1))
+        in_binary = f" ({_AMOUNT[kind](amount)})" if kind == "bytes" and amount is not None else ""
         raise FolderError(
-            f"{folder}: expected evaluations before and after {at}, found the first at {first} and the last at {last}"
+            f"{folder}: expected evaluations before and after {at}{in_binary}, found the first at {first} and the last "
+            f"at {last}; {kind!r} without a number takes what the shortest run reached"
         )
     return index
 

@@ -68,8 +68,13 @@ def build(kind: str, name: str, options: Mapping[str, Any], **supplied: Any) -> 
         if lacks
     ]:
         raise ConfigError("\n".join(lines))
-    with contained(plugin):
-        product = call(factory(kind, name), checked, supplied)
+    try:
+        with contained(plugin):
+            product = call(factory(kind, name), checked, supplied)
+    except ValueError as error:
+        if line := line_of(error):  # in a file of the user's, whose message may not say what it is about
+            raise ConfigError(f"{plugin}: {error}{line}") from error
+        raise
     returned = f"{plugin} returned {type(product).__name__}"
     if kind in _CHECKED and expected not in (c.__name__ for c in type(product).__mro__):
         raise ConfigError(f"{returned}, expected an instance of {expected}")

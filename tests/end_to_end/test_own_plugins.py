@@ -991,7 +991,7 @@ def test_a_task_is_told_where_data_lie(mine: Any, said: str | None, monkeypatch:
     if said is not None:
         monkeypatch.setenv("FEDSIM_DATA", said)
     name = mine("raise ValueError(str(data_dir))", "*, clients, seed, data_dir")
-    with pytest.raises(ValueError, match=f"^{said or 'data'}$"):
+    with pytest.raises(ConfigError, match=rf"^task '.*mine': {said or 'data'} \(mine.py, line \d+\)$"):
         federation(small(task={"name": name, "clients": 12}))
 
 
