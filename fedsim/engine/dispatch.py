@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.arrays import Floats, Ints
-from fedsim.common.errors import RunError, Undeclared
+from fedsim.common.errors import RunError
 from fedsim.common.rng import Draws, Numbers
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import US
-from fedsim.engine.costs import Costs
-from fedsim.engine.selector import Choice, Need, View, checked_choice, proposed
+from fedsim.engine.selector import Choice, checked_choice, proposed
+from fedsim.engine.selector_view import first_view
 from fedsim.engine.state import Kind, Plan, RunState
 from fedsim.engine.trainer import Trainer
 from fedsim.server.rule_check import checked_state
@@ -27,11 +24,6 @@ from fedsim.worlds.job_outcomes import Outcomes, without
 from fedsim.worlds.world import World
 
 _ARRIVE, _LOST = int(Kind.ARRIVE), int(Kind.LOST)
-_COLUMNS: dict[Need, tuple[str, ...]] = {
-    "losses": ("last_loss", "last_train_loss", "last_loss_rms", "last_batch_rms"),
-    "accuracy": ("accuracy", "accuracy_step"),
-}
-"""Columns of the view by what a selector declares to read them."""
 _AGAIN_US = US
 """Shortest time after a loss until the client may be drawn again, unless another event comes first."""
 
@@ -44,7 +36,7 @@ class Dispatcher:
     ) -> None:
         self.world, self.plan, self.trainer, self.run_state = world, plan, trainer, run_state
         self._select, self._world, self._dispatch = map(clock.part, ("select", "world", "dispatch"))
-        self._view = self._first_view()
+        self._view = first_view(world, plan, trainer, run_state)
         self._draws = Draws(plan.seed, "select")
         self._proposals = self._first_proposals()
         alike = plan.start == "current" and plan.costs.plain and plan.costs.work.slowness == (1.0, 1.0, 1.0)
@@ -158,59 +150,6 @@ class Dispatcher:
         run_state.selector_state = checked_state(state, f"{must} a state that is a dict")
         run_state.draws += 1
         return checked_choice(chosen, view, k, named)
-
-    def _first_view(self) -> View:
-        """Return the view that the selector sees; `_choose` updates its time, step and candidates."""
-        pacing, trainer, run_state = self.plan.pacing, self.trainer, self.run_state
-        foresees, facts = self.plan.selector.clairvoyant, self.plan.facts
-        knows_labels = "labels" in self.plan.selector.needs
-        return View(
-            now_us=0,
-            step=0,
-            candidates=np.zeros(0, dtype=np.int64),
-            facts=facts
-            if knows_labels
-            else replace(facts, label_counts=self._hidden("facts.label_counts", "labels")),
-            step_us=0,
-            buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
-            deadline_us=pacing.deadline_us,
-            expected_us=partial(_expected_us, self.world, self.plan.costs, run_state),
-            ask_losses=self._asked(lambda clients: trainer.losses(clients, run_state.step), "asked"),
-            update_norms=self._asked(trainer.update_norms, "norms", "updates"),
-            update_products=self._asked(trainer.update_products, "updates"),
-            world=self.world if foresees else self._refused("world", "clairvoyant=True"),
-            **run_state.client_records.columns() | self._undeclared(),
-        )
-
-    def _undeclared(self) -> dict[str, Any]:
-        """Return the columns of the view that the selector does not declare, so that it cannot take NaN for numbers."""
-        return {
-            name: self._hidden(name, need)
-            for need, names in _COLUMNS.items()
-            for name in names
-            if need not in self.plan.selector.needs
-        }
-
-    def _hidden(self, name: str, need: Need) -> Any:
-        """Return what the view holds in place of an array that the selector does not declare to read."""
-        return self._refused(name, f'needs=frozenset({{"{need}"}})')
-
-    def _refused(self, name: str, declared: str) -> Any:
-        who = self.plan.selector_named
-        return Undeclared(f"{who} reads view.{name} without declaring it: return it with {declared}")
-
-    def _asked(self, ask: Callable[[Ints], Floats], *needs: Need) -> Callable[[Ints], Floats]:
-        """Return the function that asks the trainer, or one that raises RunError if none of `needs` was declared."""
-        if self.plan.selector.needs.intersection(needs):
-            return ask
-
-        def undeclared(clients: Ints) -> Floats:
-            what = {"asked": "losses", "norms": "norms of updates", "updates": "products of updates"}[
-                needs[0]
-            ]
-            raise RunError(f'a selector that asks for {what} must declare needs=frozenset({{"{needs[0]}"}})')
-
-        return undeclared
 
     def dispatch(self, choice: Choice, attempt: int = 0) -> None:
         """Dispatch a job to each of the chosen clients; `attempt` is as for `dispatch_one`."""
@@ -349,10 +288,3 @@ class Dispatcher:
         work = self.plan.costs.of(jobs.clients, jobs.nths, jobs.shares)
         done = self.world.outcomes(jobs.clients, dispatch_us, work, until_us=self.run_state.now_us)
         self.run_state.job_table.cut(rows, done)
-
-
-def _expected_us(world: World, costs: Costs, run_state: RunState, clients: Ints) -> Ints:
-    """Return [k] how many microseconds a job of each client would take at its current speed."""
-    none_before = np.zeros(len(clients), dtype=np.int64)
-    plain = replace(costs.of(clients, none_before, np.ones(len(clients))), slowness=costs.work.slowness)
-    return world.expected_us(clients, run_state.now_us, plain)

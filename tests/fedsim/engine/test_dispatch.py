@@ -11,12 +11,12 @@ import pytest
 
 from fedsim.common.errors import RunError
 from fedsim.common.units import US
-from fedsim.engine.dispatch import _expected_us
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.pacing import Pacing, fedbuff, overselect, sync
 from fedsim.engine.record_words import STATUSES
 from fedsim.engine.selector import Choice, Clients, Selector, View, stateless
+from fedsim.engine.selector_view import _expected_us
 from fedsim.engine.state import Dropout, Plan, RunState, Stop
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.plugins import build
