@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fedsim import analysis, plugins
 from fedsim.analysis.opening.evaluation import Evaluation, evaluations_in
-from fedsim.analysis.opening.tables import check_rows, read_table, read_world, word_counts
+from fedsim.analysis.opening.tables import check_rows, read_label_counts, read_table, read_world, word_counts
 from fedsim.common import arguments
 from fedsim.common.arrays import Floats, Ints
 from fedsim.common.arrow_columns import array
@@ -28,7 +28,7 @@ from fedsim.engine.record_words import PERSONAL
 from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import existing, read_manifest
 from fedsim.records.run_folder import status_of
-from fedsim.records.schemas import CLIENT_FACTS, LABEL_COUNTS, OPTIONAL, TABLES
+from fedsim.records.schemas import CLIENT_FACTS, OPTIONAL, TABLES
 from fedsim.worlds.availability import UNKNOWNS, Unknown
 from fedsim.worlds.trace import read_trace
 
@@ -106,20 +106,7 @@ class Run:
 
         None if the folder does not have them, as one of an earlier commit. Raises FolderError if they are damaged.
         """
-        path = self.folder / CLIENTS
-        table = read_parquet(path, FolderError) if path.is_file() else pa.table({})
-        if LABEL_COUNTS.name not in table.column_names:
-            return None
-        try:
-            lists = table.sort_by("client")[LABEL_COUNTS.name].cast(LABEL_COUNTS.type).combine_chunks()
-        except (pa.ArrowException, ValueError) as error:
-            raise FolderError(
-                f"{path}: {LABEL_COUNTS.name}: expected lists of whole numbers: {error}"
-            ) from error
-        counts, classes = lists.flatten(), lists.value_lengths().unique()
-        if len(classes) != 1 or classes.null_count or counts.null_count:
-            raise FolderError(f"{path}: {LABEL_COUNTS.name}: expected a count of each label for each client")
-        return array(counts).reshape(len(lists), -1).astype(np.int64)
+        return read_label_counts(self.folder)
 
     @cached_property
     def world(self) -> pa.Table:

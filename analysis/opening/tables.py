@@ -14,8 +14,8 @@ from fedsim.common.arrow_columns import array
 from fedsim.common.errors import FolderError
 from fedsim.common.files import read_parquet
 from fedsim.engine.record_words import STATUSES, STEP_STATUSES
-from fedsim.records.file_names import PARTS, WORLD, part_name
-from fedsim.records.schemas import TABLES
+from fedsim.records.file_names import CLIENTS, PARTS, WORLD, part_name
+from fedsim.records.schemas import LABEL_COUNTS, TABLES
 
 _FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
 """Columns in which -1 is an error; elsewhere it stands for "none"."""
@@ -95,6 +95,25 @@ def read_world(folder: Path) -> pa.Table:
     if not path.is_file():
         raise FolderError(f"{folder}: {WORLD} is missing")
     return read_parquet(path, FolderError)
+
+
+def read_label_counts(folder: Path) -> Ints | None:
+    """Return [K, classes] the training samples of each client by label, in the order of the clients; None without them.
+
+    Raises FolderError if they are damaged.
+    """
+    path = folder / CLIENTS
+    table = read_parquet(path, FolderError) if path.is_file() else pa.table({})
+    if LABEL_COUNTS.name not in table.column_names:
+        return None
+    try:
+        lists = table.sort_by("client")[LABEL_COUNTS.name].cast(LABEL_COUNTS.type).combine_chunks()
+    except (pa.ArrowException, ValueError) as error:
+        raise FolderError(f"{path}: {LABEL_COUNTS.name}: expected lists of whole numbers: {error}") from error
+    counts, classes = lists.flatten(), lists.value_lengths().unique()
+    if len(classes) != 1 or classes.null_count or counts.null_count:
+        raise FolderError(f"{path}: {LABEL_COUNTS.name}: expected a count of each label for each client")
+    return array(counts).reshape(len(lists), -1).astype(np.int64)
 
 
 def word_counts(column: pa.ChunkedArray) -> dict[str, int]:
