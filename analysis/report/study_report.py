@@ -62,17 +62,23 @@ _AXES: dict[str, Literal["time", "step"]] = {"time": "time", "steps": "step"}
 
 @arguments.checked
 def study_document(
-    study: Study, out: str | Path, command: str = "", titles: Mapping[str, str] = MappingProxyType({})
+    study: Study,
+    out: str | Path,
+    command: str = "",
+    titles: Mapping[str, str] = MappingProxyType({}),
+    *,
+    each: bool = False,
 ) -> Document:
     """Return the report about a study; its figures are drawn on demand.
 
     `out` is where the page will be written, to which its links are relative; `titles` are other names of levels, as of
-    `Study.titled`. The page lists cells that failed or are missing. Raises RunError if a finished run's files cannot be
-    read, ConfigError for titles of no level.
+    `Study.titled`. With `each` it links to the pages of all finished runs, which `write_run_reports` writes, else to
+    those that exist. The page lists cells that failed or are missing. Raises RunError if a finished run's files cannot
+    be read, ConfigError for titles of no level.
     """
     command = command or report_command([study.folder], titles)
     titled = study.titled(titles) if titles else study
-    blocks = _blocks(titled, published_blocks(study, titles), Path(out))
+    blocks = _blocks(titled, published_blocks(study, titles), Path(out), each)
     return Document(f"fedsim study: {study.name}", command, tuple(blocks))
 
 
@@ -89,7 +95,7 @@ def write_run_reports(study: Study, titles: Mapping[str, str] = MappingProxyType
     return len(titled.finished)
 
 
-def _blocks(study: Study, published: Iterator[Block], out: Path) -> Iterator[Block]:
+def _blocks(study: Study, published: Iterator[Block], out: Path, each: bool) -> Iterator[Block]:
     yield Heading("Findings")
     yield Findings(findings(study))
     yield from _troubles(study)
@@ -110,7 +116,7 @@ def _blocks(study: Study, published: Iterator[Block], out: Path) -> Iterator[Blo
         yield from _curves(study, metrics)
         yield from study_participation_blocks(study)
         yield from _audits(study)
-    yield from _cells(study, out)
+    yield from _cells(study, out, each)
     yield Heading("Reproduce")
     config = study.folder / STUDY_CONFIG
     yield Code(f"fedsim study {shlex.quote(str(config))} --out reproduced")
@@ -316,7 +322,7 @@ def _audits(study: Study) -> Iterator[Block]:
         yield from audit_blocks(runs, f"{slug}-", name)
 
 
-def _cells(study: Study, out: Path) -> Iterator[Block]:
+def _cells(study: Study, out: Path, each: bool) -> Iterator[Block]:
     """Yield the table of runs, and links to their pages if there are any."""
     yield Heading("The runs")
     columns = (*map(Column, study.axes), Column("seed"), Column("status"), Column("folder"))
@@ -325,8 +331,13 @@ def _cells(study: Study, out: Path) -> Iterator[Block]:
     )
     yield Table("runs", "The runs of the study, a folder each", columns, rows)
     here = out if out.is_dir() else out.parent
+    written = {cell.folder for cell in study.finished} if each else set()
     pages = [(cell.name, cell.folder / _CELL_PAGE) for cell in study.cells]
-    links = [(name, quote(os.path.relpath(path, here))) for name, path in pages if path.is_file()]
+    links = [
+        (name, quote(os.path.relpath(path, here)))
+        for name, path in pages
+        if path.parent in written or path.is_file()
+    ]
     if links:
         yield Text("Pages of single runs:")
         yield Links(links)

@@ -138,11 +138,10 @@ def _document(
         if metrics:
             study = study.asked({"metrics": metrics})
         place = out if out is not None else studies[0]
-        document = analysis.study_document(study, place, command, titles)
+        document = analysis.study_document(study, place, command, titles, each=each)
         document.require(only)
         if each:
             say(f"{analysis.write_run_reports(study, titles)} pages of runs written")
-            document = analysis.study_document(study, place, command, titles)  # with links to them
         return document
     for option, value in (("--each", each), ("--metric", metrics)):
         if value:
