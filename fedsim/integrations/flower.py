@@ -102,11 +102,13 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take a step by the rule from the replies without errors, whose arrays are finite."""
-        valid = [message for message in replies if not message.has_error() and self._is_finite(message)]
+        received = [(message, self._row(message)) for message in replies if not message.has_error()]
+        finite = [(message, row) for message, row in received if row is not None]
+        valid = [message for message, _ in finite]
         if not valid:
             return None, None
         before = dict(self._last)
-        present = [self._received(message) for message in valid]
+        present = [self._received(message, row) for message, row in finite]
         others = before if self._rule.needs.replaced else before.keys() - set(present)
         remembered = [
             (node, before[node]) for node in before if node in others and self._counts(before[node])
@@ -121,18 +123,22 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
         record = ArrayRecord({name: Array(arrays[name]) for name in self._start})
         return record, metrics
 
-    def _is_finite(self, message: Message) -> bool:
-        """Return whether a reply's arrays are finite, as fedsim asks of updates; else log which node's are not."""
+    def _row(self, message: Message) -> NDArray[np.float64] | None:
+        """Return the update of a reply; None if it is not finite, with a line in the log that names the node."""
         arrays, _ = _content(message)
-        finite = all(np.isfinite(arrays[name].numpy()).all() for name in self._trained())
-        if not finite:
-            _LOG.warning("node %s: left out, as its arrays are not finite", message.metadata.src_node_id)
-        return finite
+        parts = [
+            np.subtract(self._start[n], arrays[n].numpy(), dtype=np.float64).ravel() for n in self._trained()
+        ]
+        row: NDArray[np.float64] = np.concatenate(parts)
+        if np.isfinite(row).all():
+            return row
+        _LOG.warning("node %s: left out, as its arrays are not finite", message.metadata.src_node_id)
+        return None
 
-    def _received(self, message: Message) -> int:
+    def _received(self, message: Message, row: NDArray[np.float64]) -> int:
         """Keep the update of a reply as its client's last one, and return the client."""
         node = int(message.metadata.src_node_id)
-        arrays, metrics = _content(message)
+        _, metrics = _content(message)
         reported: dict[str, float] = {}
         for key in (self.weighted_by_key, *self._keys.values()):
             if key not in metrics:
@@ -142,12 +148,9 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
             reported[key] = float(metrics[key])
         if _STEPS in metrics:
             reported[_STEPS] = float(metrics[_STEPS])
-        rows = [
-            np.subtract(self._start[n], arrays[n].numpy(), dtype=np.float64).ravel() for n in self._trained()
-        ]
         before = self._last[node].updates if node in self._last else 0
         self._numbers.setdefault(node, len(self._numbers))
-        self._last[node] = _Update(np.concatenate(rows), reported, self._step, before + 1)
+        self._last[node] = _Update(row, reported, self._step, before + 1)
         return node
 
     def _counts(self, update: _Update) -> bool:
