@@ -41,11 +41,11 @@ def client_labels(counts: Ints) -> Picture:
     scale_beside(figure, [below], "share of samples, %")
     figure.align_ylabels([above, below])
     pooled = f" Columns are means over about {clients / COLUMNS:.0f} clients." if clients > COLUMNS else ""
-    caption = f"{described(counts)} Blank: the client has no sample of the label.{pooled}"
+    caption = f"{_held(counts)} Blank: the client has no sample of the label.{pooled}"
     return Picture(figure, _alt(counts), caption)
 
 
-def described(counts: Ints) -> str:
+def _held(counts: Ints) -> str:
     """Return a sentence on how many training samples and labels clients hold; `counts` is [K, classes]."""
     samples, labels = counts.sum(axis=1), (counts > 0).sum(axis=1)
     return (
@@ -56,7 +56,7 @@ def described(counts: Ints) -> str:
 def _alt(counts: Ints) -> str:
     rarest = int((counts > 0).sum(axis=0).argmin())
     return (
-        f"Training samples by client, above the share of each label in them. {described(counts)} Label {rarest} is with"
+        f"Training samples by client, above the share of each label in them. {_held(counts)} Label {rarest} is with"
         f" the fewest clients, {int((counts[:, rarest] > 0).sum()):,}."
     )
 
