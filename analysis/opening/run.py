@@ -113,6 +113,12 @@ class Run:
         """The trace that the run saw: client, start_us, end_us, kind, value. Raises FolderError if it is missing."""
         return read_world(self.folder)
 
+    @property
+    def data_digest(self) -> str | None:
+        """Digest of the samples and of their division among clients; None if they are not known."""
+        digest: str | None = self.manifest.get("data")
+        return digest
+
     @cached_property
     def world_digest(self) -> str | None:
         """Digest of what the run could meet: the trace with its end, and `world.unknown` if a stretch of it is unknown.

@@ -37,6 +37,8 @@ class Comparison:
     """Each metric of the closing table in the first and in the second run."""
     same_world: bool | None
     """Whether `Run.world_digest` is the same; None if the trace of one is missing or cannot be read."""
+    same_data: bool = True
+    """Whether `Run.data_digest` is the same; clients and their numbers of samples are, in any case."""
     at: Point = "end"
     """The point at which the runs were compared."""
     points: tuple[tuple[int, int, int], ...] = ()
@@ -119,10 +121,13 @@ class Comparison:
         return f"{fixed(self.mean_percent, 2, '+')} ± {fixed(error, 2)}"
 
     def note(self) -> str:
-        """Return point, split, number of clients and worlds of the comparison in words."""
+        """Return point, split, clients, worlds and, if they differ, samples of the comparison in words."""
         worlds = {True: "same world", False: "different worlds", None: "world of one run not kept"}
         where = "last evaluation" if self.at == "end" else place_of(self.at)
-        return f"{where} on the {self.split} split, {len(self.client)} clients, {worlds[self.same_world]}"
+        data = "" if self.same_data else ", different samples"
+        return (
+            f"{where} on the {self.split} split, {len(self.client)} clients, {worlds[self.same_world]}{data}"
+        )
 
     def __rich__(self) -> Table:
         return self.table()
@@ -149,6 +154,7 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
         difference_percent=100 * (b.accuracy[measured] - a.accuracy[measured]),
         metrics={name: (ours[name], theirs[name]) for name in names},
         same_world=_same_world(first, second),
+        same_data=first.data_digest == second.data_digest,
         at=at,
         points=points,
     )

@@ -13,7 +13,7 @@ import pydantic
 
 from fedsim.common.errors import ConfigError, closest, described, in_words, one_per_value, short, shown
 from fedsim.common.files import MOST_PARTS, from_toml
-from fedsim.config.suggestions import key_text, missing_hint, name_hint, scenario_option_hint
+from fedsim.config.suggestions import key_text, missing_hint, name_hint, object_hint, scenario_option_hint
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 _TABLE = "Input should be a valid dictionary or instance of "
@@ -126,7 +126,7 @@ def _lines(detail: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[
         yield f"{place} unknown key{_meant(model, loc)}"
     elif kind in ("model_type", "model_attributes_type") or str(detail["msg"]).startswith(_TABLE):
         such = f", such as {loc[-1]}.KEY = VALUE" if loc else ""
-        yield f"{place} expected a table{such}, found {shown(value)}"
+        yield f"{place} expected a table{such}, found {_found(loc, value)}"
     elif kind == "missing":
         kinds = [getattr(table, "kind", None) for table in _tables(model, loc[:-1])]
         yield f"{place} missing{missing_hint(str(loc[-1]), *kinds[:1] or [None])}"
@@ -137,7 +137,7 @@ def _lines(detail: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[
         yield f"{place} expected a list of tables, each written [[{'.'.join(map(str, loc))}]], found a single table"
     else:
         message = in_words(detail["msg"])
-        yield f"{place} {message[0].lower()}{message[1:]}, found {shown(value)}{_value_hint(detail)}"
+        yield f"{place} {message[0].lower()}{message[1:]}, found {_found(loc, value)}{_value_hint(detail)}"
 
 
 def _meant(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> str:
@@ -178,6 +178,10 @@ def _value_hint(detail: Any) -> str:
         return hint
     near = closest(value, _QUOTED.findall(accepted))
     return near if near.endswith("?") else ""
+
+
+def _found(loc: tuple[int | str, ...], value: Any) -> str:
+    return f"{described(value)}{hint}" if (hint := object_hint(loc, value)) else shown(value)
 
 
 def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[str]:

@@ -68,7 +68,8 @@ def read_runs(config: Source, sets: Sets = (), filled: Filled = lambda raw, sour
     if {"run", "seeds"} <= written.keys():
         place = "config" if path is None else path
         raise ConfigError(
-            f"{place}: expected the configuration of a run, found that of a study: use fedsim study"
+            f"{place}: expected the configuration of a run, found that of a study: use fedsim study, with "
+            "--dry-run to plan it"
         )
     raw = changed(deepcopy(written), made)
     if "name" not in raw and path is not None:

@@ -216,6 +216,17 @@ def name_hint(kind: str, name: str) -> str:
     return f"; did you mean {_place(other, known)}?" if best > max(likeness, _NEARER) else ""
 
 
+def object_hint(loc: tuple[int | str, ...], value: object) -> str:
+    """Return how to give what is code or data of Python's to the table at `loc`, or "" if `value` is neither."""
+    products = {kind.product for kind in plugins.KINDS.values()}
+    if not callable(value) and not products & {made.__name__ for made in type(value).__mro__}:
+        return ""
+    if beside := {"task", "model"} & set(loc[:2]):
+        return f": pass it beside the configuration, {beside.pop()}=..."
+    name = getattr(value, "__name__", "FUNCTION")
+    return f": save the function in a file, and write 'FILE.py:{name if name.isidentifier() else 'FUNCTION'}'"
+
+
 def _place(kind: str, name: str) -> str:
     what, place = _KINDS[kind]
     return f"{what}: {place.format(name)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,6 +102,10 @@ def _digest(first: str, arrays: Iterable[NDArray[Any]]) -> str:
 def _samples(x: Any, y: Any, client: Any, ending: str) -> Samples:
     """Return the samples in arguments whose names have this ending."""
     features, of_sample = numbers(x, f"x{ending}"), labels(y, f"y{ending}")
+    if not features.size:
+        raise DataError(
+            f"x{ending}: expected at least one sample, found an array of shape {list(features.shape)}"
+        )
     if len(features) != len(of_sample):
         raise DataError(
             f"y{ending}: expected {len(features)} labels, as many as rows of x{ending}, found {len(of_sample)}"
@@ -117,6 +122,7 @@ def _task(train: Samples, test: Samples | None) -> Task:
             f"test: expected samples of shape {list(train.x.shape[1:])}, found {list(sets[1].x.shape[1:])}"
         )
     y = np.concatenate([each.y for each in sets])
+    _tell_of_unused_labels(y)
     natural = None
     if train.client is not None:
         owners = [each.client for each in sets if each.client is not None]
@@ -132,6 +138,18 @@ def _task(train: Samples, test: Samples | None) -> Task:
         official_test=np.repeat([False, True], [len(train.y), len(y) - len(train.y)]),
         natural=natural,
     )
+
+
+def _tell_of_unused_labels(y: NDArray[Any]) -> None:
+    """Warn if labels below the largest have no sample: they may be numbered from 1."""
+    largest, known = int(y.max(initial=0)), np.unique(y)
+    if unused := largest + 1 - len(known):
+        first = int(np.setdiff1d(np.arange(min(largest, len(known)) + 1), known)[0])
+        warnings.warn(
+            f"no sample has the label {first}, one of {unused} without samples up to {largest}, and a model has an "
+            "output for each; numpy.unique(y, return_inverse=True)[1] numbers labels from 0 without gaps",
+            stacklevel=4,
+        )
 
 
 def _check_owners(known: NDArray[Any], owners: Sequence[NDArray[Any]]) -> None:

@@ -61,12 +61,19 @@ def _stacked(features: Sequence[Array], where: str) -> NDArray[np.float32]:
 
 
 def numbers(value: Any, where: str) -> NDArray[np.float32]:
-    """Return features as float32. Raises DataError for anything but numbers."""
-    array = _array(value)
-    if array.dtype.kind not in "fiub" or type(value).__module__.startswith("PIL"):
-        images = "; the dataset's transform=torchvision.transforms.ToTensor() makes them of images"
-        raise DataError(f"{where}: expected numbers, found {described(value)}{images}")
+    """Return features as float32. Raises DataError for anything but finite numbers."""
+    array = (
+        _of_columns(value, where) if hasattr(value, "iloc") and hasattr(value, "columns") else _array(value)
+    )
+    image = type(value).__module__.startswith("PIL")
+    if image or array.dtype.kind not in "fiub":
+        found = described(value) if image or not array.ndim else f"{array.dtype} of shape {list(array.shape)}"
+        to_tensor = "; the dataset's transform=torchvision.transforms.ToTensor() makes them of images"
+        raise DataError(f"{where}: expected numbers, found {found}{to_tensor if image else ''}")
     result = array.astype(np.float32, copy=False)
+    if not np.isfinite(result).all():
+        place = np.argwhere(~np.isfinite(np.atleast_1d(result)))[0].tolist()
+        raise DataError(f"{where}: expected finite numbers, found {result[tuple(place)]} at {place}")
     wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2  # smaller ones fit, as pixels do
     if wide and array.size and max(int(array.max()), -int(array.min())) > 2**24:
         lost = array[result.astype(np.float64) != array]
@@ -77,8 +84,20 @@ def numbers(value: Any, where: str) -> NDArray[np.float32]:
     return result
 
 
+def _of_columns(frame: Any, where: str) -> Array:
+    """Return the columns of a pandas frame side by side. Raises DataError for one that holds no numbers."""
+    columns = [np.asarray(frame.iloc[:, i]) for i in range(frame.shape[1])]
+    for name, column in zip(frame.columns, columns, strict=True):
+        if column.dtype.kind not in "fiub":
+            raise DataError(
+                f"{where}, column {name!r}: expected numbers, found {column.dtype}; pandas.get_dummies makes columns "
+                "of numbers of names"
+            )
+    return np.column_stack(columns) if columns else np.zeros(frame.shape, dtype=np.float32)
+
+
 def labels(value: Any, where: str) -> Array:
-    """Return labels as whole numbers. Raises DataError for others."""
+    """Return labels as whole numbers from 0. Raises DataError for others."""
     array = np.array([_array(each) for each in value]) if isinstance(value, list) else _array(value)
     if array.dtype.kind == "b":
         return array.astype(np.int64)
@@ -86,6 +105,11 @@ def labels(value: Any, where: str) -> Array:
         found = f"{array.dtype} of shape {list(array.shape)}"
         raise DataError(
             f"{where}: expected one whole number from 0 on for each sample, found {found}{_as_labels(array)}"
+        )
+    if len(wrong := np.flatnonzero(array < 0)):
+        raise DataError(
+            f"{where}: expected whole numbers from 0 on, found {array[wrong[0]]} for sample {wrong[0]}, one of "
+            f"{len(wrong)} such labels"
         )
     return array.astype(np.int64)
 
@@ -100,6 +124,8 @@ def _as_labels(array: Array) -> str:
         return "; numpy.unique(y, return_inverse=True)[1] numbers names from 0"
     if array.ndim != 1:
         return ""
+    if array.dtype.kind == "f" and len(unknown := np.flatnonzero(np.isnan(array))):
+        return f", and NaN for sample {unknown[0]}, one of {len(unknown)} such samples: leave them out"
     return (
         "; astype(int), or long() of a tensor, makes them of numbers that name classes: tasks are of classification, "
         "not of regression"

@@ -42,7 +42,7 @@ class Stack:
 
     grams: Floats
     """G: [L, n, n] inner products of the rows, block by block; [1, n, n] if the rule declared `gram="model"`. A rule
-    that declared `"none"` is stopped where it reads them."""
+    that declared `"none"` is stopped where it reads them. They are read-only: change a copy."""
     losses: Floats
     """F: [n] mean training loss of the client at the model that the row started from, before training; only for rules
     that declare `losses`. Remembered rows keep the loss that came with them."""

@@ -350,6 +350,7 @@ class Server:
         """Return the stack with the inner products for the records, and the one with what the rule declared."""
         history = self.history
         clients, grams = history.client[slots], history.grams_of(slots)
+        grams.flags.writeable = False  # a rule that changed them would change the records
         notes = {name: column[slots] for name, column in history.notes.items()}
         after = self.algorithm.needs.after
         stack = Stack(

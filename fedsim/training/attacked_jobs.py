@@ -135,7 +135,7 @@ def relabelled(adversary: Adversary, attack: Attack, y: Tensor, n_classes: int) 
     """
     if attack.labels is None:
         return y
-    labels: object = attack.labels(y, n_classes)
+    labels: object = attack.labels(y.clone(), n_classes)  # evaluations and other clients need the true ones
     if not isinstance(labels, Tensor):
         fault = type(labels).__name__
     elif labels.shape != y.shape:

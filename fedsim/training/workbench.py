@@ -246,11 +246,12 @@ class Workbench(LoadedModel):
         reports.finite[:] = _finite(rows)
 
     def _called(self, function: Callable[..., Any], local: ClientTools, params: Tensor, kept: Kept) -> Any:
-        """Call a client method's function with copies of the vectors, which other jobs and evaluations share.
+        """Call a client method's function with copies of vectors and rows, which other jobs and evaluations share.
 
         Seed torch's generators if the model or the method may draw from them.
         """
         self.module.train()  # the previous job or evaluation may have left another mode
+        local.rows = local.rows.clone()
         with self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext():
             return function(local, params.clone(), None if kept is None else kept.to(self.device, copy=True))
 

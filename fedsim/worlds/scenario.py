@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from numbers import Integral
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -120,8 +121,8 @@ class Me(Place):
 
         Raises TypeError for times that are not whole microseconds, ValueError for an unknown kind.
         """
-        if not (isinstance(start_us, int) and isinstance(end_us, int)):
-            raise self._wrong_time(kind, start_us=start_us, end_us=end_us)
+        if not (type(start_us) is type(end_us) is int):
+            start_us, end_us = self._whole(kind, start_us=start_us, end_us=end_us)
         code = CODES.get(kind)
         if code is None:
             raise self._unknown(kind)
@@ -137,11 +138,14 @@ class Me(Place):
     def _unknown(self, kind: str) -> ValueError:
         return ValueError(f"client {self.id}: there is no kind {kind!r}{closest(kind, KINDS)}")
 
-    def _wrong_time(self, kind: str, **times: object) -> TypeError:
-        name, value = next((name, time) for name, time in times.items() if not isinstance(time, int))
-        return TypeError(
-            f"client {self.id}, {kind}: {name} should be whole microseconds (int), found {value!r}"
-        )
+    def _whole(self, kind: str, **times: object) -> list[int]:
+        """Return times as Python's integers. Raises TypeError for any but whole numbers, such as NumPy's."""
+        for name, value in times.items():
+            if not isinstance(value, Integral):
+                raise TypeError(
+                    f"client {self.id}, {kind}: {name} should be whole microseconds (int), found {value!r}"
+                )
+        return [int(cast(Integral, value)) for value in times.values()]
 
     def begin(self, kind: str, now_us: int, value: float = 1.0) -> None:
         """Begin an interval of a kind; it lasts until `begin` with another value, `end`, or the horizon.

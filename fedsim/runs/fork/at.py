@@ -35,7 +35,9 @@ class At:
         """Return a server step such as 120 or "120", or a virtual time such as "6h". Raises ConfigError."""
         if isinstance(at, At):
             return at
-        if isinstance(at, int) or at.isdecimal():
+        if not isinstance(at, str):
+            return At(step=int(at))  # also NumPy's whole numbers
+        if at.isdecimal():
             return At(step=int(at))
         try:
             return At(time_us=duration_us(at))

@@ -241,9 +241,9 @@ def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
     if manifest.get("status") != "done" or steps is None or virtual_us is None:
         return
     if at.time_us is not None and at.time_us >= virtual_us:
-        raise ConfigError(f"--at: {parent} ended at {show_us(virtual_us)}, found {show_us(at.time_us)}")
+        raise ConfigError(f"at: {parent} ended at {show_us(virtual_us)}, found {show_us(at.time_us)}")
     if at.time_us is None and (at.step or 0) >= steps:
-        raise ConfigError(f"--at: {parent} ended after {steps} steps, found step {at.step}")
+        raise ConfigError(f"at: {parent} ended after {steps} steps, found step {at.step}")
 
 
 def _check_stop(child: RunConfig, step: int, now_us: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.errors import ConfigError, RunError, described
 from fedsim.server.columns import Chosen, combine_columns
 from fedsim.server.combine.arguments import (
     NAMES,
@@ -180,6 +180,7 @@ def _stack(
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
         grams = block_products(rows, rows, used)
     _check_norms(grams, rows, used, order)
+    grams.flags.writeable = False  # as in a run
     return Stack(grams=grams, m=m, **scalars, **table), rows, order
 
 
@@ -204,9 +205,16 @@ def _algorithm(
     if isinstance(rule, str):
         return build_rule(rule, options, wrapper_tables(wrap))
     if not isinstance(rule, Algorithm):
-        raise ConfigError(f"argument 'rule': expected the name of a rule or an Algorithm, found {rule!r}")
+        raise ConfigError(
+            f"argument 'rule': expected the name of a rule or an Algorithm, found {described(rule)}{_call_it(rule)}"
+        )
     if options:
         raise ConfigError(f"options {sorted(options)} go with the name of a rule, found an Algorithm")
     if wrap:
         raise ConfigError("argument 'wrap': goes with the name of a rule, found an Algorithm")
     return rule
+
+
+def _call_it(factory: object) -> str:
+    name = getattr(factory, "__name__", "")
+    return f": call it, {name}(...)" if name else ""

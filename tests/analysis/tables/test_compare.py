@@ -117,6 +117,14 @@ def test_compare_says_whether_the_world_was_the_same(tmp_path: Path) -> None:
     assert analysis.compare(runs[0], runs[2]).same_world is False
 
 
+def test_compare_says_that_the_samples_differ(tmp_path: Path) -> None:
+    tables = {"evals": evals_table([[0.5, 0.6]])}
+    folders = [write_run(tmp_path / str(i), tables=tables, data=data) for i, data in enumerate("aab")]
+    runs = [analysis.open_run(folder) for folder in folders]
+    assert "different samples" not in shown(analysis.compare(runs[0], runs[1]))
+    assert "different samples" in shown(analysis.compare(runs[0], runs[2]))
+
+
 @pytest.mark.parametrize(("key", "value"), [("after_end", "repeat"), ("horizon_us", 20)])
 def test_a_world_that_ends_otherwise_is_another(key: str, value: object, tmp_path: Path) -> None:
     runs = []

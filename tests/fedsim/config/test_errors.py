@@ -6,10 +6,12 @@ from typing import Annotated, Literal
 
 import pytest
 import tomli_w
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from fedsim import Algorithm, Direction, Needs, stateless
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import assign, read_toml, validated
 from fedsim.config.load import changed, parse
@@ -166,6 +168,43 @@ def test_a_long_value_is_cut_in_the_message():
         validated(Root, {"name": "x", "size": "x" * 100_000}, "file")
     assert len(str(caught.value)) < 400
     assert "(100,002 signs)" in str(caught.value)
+
+
+def _by_loss() -> Algorithm:
+    return stateless(lambda stack: Direction(stack.losses), Needs(losses=True))
+
+
+TEXT = "input should be a valid string"
+FILE = "save the function in a file, and write 'FILE.py:"
+CODE = {
+    "a function as a name": (
+        {"algorithm": {"name": _by_loss}},
+        f"algorithm.name: {TEXT}, found function: {FILE}_by_loss'",
+    ),
+    "a function as a table": (
+        {"algorithm": _by_loss},
+        f"algorithm: expected a table, such as algorithm.KEY = VALUE, found function: {FILE}_by_loss'",
+    ),
+    "what a function made": (
+        {"algorithm": {"name": _by_loss()}},
+        f"algorithm.name: {TEXT}, found Algorithm: {FILE}FUNCTION'",
+    ),
+    "a lambda": (
+        {"selection": {"name": lambda: None}},
+        f"selection.name: {TEXT}, found function: {FILE}FUNCTION'",
+    ),
+    "a model": (
+        {"model": {"name": torch.nn.Linear}},
+        f"model.name: {TEXT}, found type: pass it beside the configuration, model=...",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tables", "told"), CODE.values(), ids=CODE)
+def test_code_in_place_of_a_name_is_told_where_to_go(tables, told):
+    with pytest.raises(ConfigError) as caught:
+        small(**tables)
+    assert str(caught.value).endswith(told)
 
 
 def test_an_assignment_into_a_value_is_refused():

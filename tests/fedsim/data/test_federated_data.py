@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -81,6 +82,19 @@ def test_a_test_set_with_clients_stays_with_them() -> None:
     assert [data.test.rows(k).tolist() for k in range(3)] == [[9], [8, 10], [11]]
 
 
+def test_columns_of_numbers_and_truth_values_are_features() -> None:
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1] > 0, "c": np.arange(8)})
+    expected = np.column_stack([X[:, 0], X[:, 1] > 0, np.arange(8)]).astype(np.float32)
+    np.testing.assert_array_equal(Task.from_arrays(frame, Y).x, expected)
+
+
+@pytest.mark.parametrize(("y", "told"), [(Y + 1, "the label 0, one of 1"), (10 * Y, "the label 1, one of ")])
+def test_labels_with_gaps_are_told(y: np.ndarray, told: str) -> None:
+    with pytest.warns(UserWarning, match=told):
+        task = Task.from_arrays(X, y)
+    np.testing.assert_array_equal(task.y, y)
+
+
 def test_a_test_set_without_clients_goes_to_clients_by_label() -> None:
     """Client 0 trains on label 0 alone, client 1 on label 1 alone."""
     y = np.repeat([0, 1], 4)
@@ -96,6 +110,24 @@ def test_a_test_set_without_clients_goes_to_clients_by_label() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Task.from_arrays(X[:0], Y[:0]), r"x: expected at least one sample, found .* \[0, 3\]"),
+        (
+            lambda: Task.from_arrays(X, Y - 1),
+            "y: expected whole numbers from 0 on, found -1 for sample 0, one of ",
+        ),
+        (
+            lambda: Task.from_arrays(X, np.where(np.arange(8) == 3, np.nan, Y)),
+            "y: .* and NaN for sample 3, one of 1 such samples: leave them out$",
+        ),
+        (
+            lambda: Task.from_arrays(np.where(np.arange(24).reshape(8, 3) == 7, np.inf, X), Y),
+            r"x: expected finite numbers, found inf at \[2, 1\]",
+        ),
+        (
+            lambda: Task.from_arrays(pd.DataFrame({"age": X[:, 0], "town": list("abcdabcd")}), Y),
+            "x, column 'town': expected numbers, found object; pandas.get_dummies makes",
+        ),
+        (lambda: Task.from_arrays(X.astype(str), Y), r"x: expected numbers, found <U32 of shape \[8, 3\]$"),
         (lambda: Task.from_arrays(X, Y[:5]), "y: expected 8 labels, as many as rows of x, found 5"),
         (
             lambda: Task.from_arrays(X, Y / 2),

@@ -41,6 +41,10 @@ def test_without_changes_it_is_the_parent(tmp_path: Path, case: str) -> None:
         assert child.digest == parent.digest
 
 
+def test_an_instant_may_be_a_number_of_a_frame() -> None:
+    assert At.of(np.int32(4)) == At.of("4") == At(step=4)
+
+
 def test_it_goes_on_from_a_checkpoint_where_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

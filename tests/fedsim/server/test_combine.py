@@ -212,11 +212,21 @@ def test_weights_that_are_not_finite_are_an_error() -> None:
         combine(stateless(unknown), ROWS, losses=None)
 
 
+def test_a_rule_cannot_change_the_inner_products() -> None:
+    def clearing(stack: Stack) -> Direction:
+        stack.grams[0] = 0
+        return Direction(np.ones(stack.n))
+
+    with pytest.raises(ValueError, match="read-only"):
+        combine(stateless(clearing, Needs(gram="model")), ROWS, losses=None)
+
+
 GIVEN = np.arange(12, dtype=np.float64).reshape(3, 4) + 1
 LOSSES = [1.0, 2.0, 3.0]
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no rule": ({"rule": None}, "argument 'rule': expected the name of a rule or an Algorithm, found None"),
     "a class": ({"rule": Algorithm}, "argument 'rule': expected the name"),
+    "a function": ({"rule": stateless}, r"found function: call it, stateless\(\.\.\.\)"),
     "wrap by name": ({"wrap": "clipped"}, r"'wrap': expected a list of \(name, options\), found 'clipped'"),
     "wraps by name": (
         {"wrap": ["clipped"]},

@@ -125,6 +125,7 @@ def test_rules_see_clients_that_are_absent(tmp_path: Path) -> None:
     assert stack.inclusion.dtype == np.float64
     assert (stack.step, stack.n_seen, stack.n_clients, stack.total_samples) == (2, 2, 10, 100)
     everything = torch.stack([second[0], second[1], first[0]]).double().numpy()
+    assert not stack.grams.flags.writeable  # the records come from the same matrices
     for (a, b), gram in zip(BLOCKS, stack.grams, strict=True):
         np.testing.assert_allclose(gram, everything[:, a:b] @ everything[:, a:b].T, rtol=1e-6)
     np.testing.assert_allclose(stack.gram(), everything @ everything.T, rtol=1e-5, atol=1e-6)

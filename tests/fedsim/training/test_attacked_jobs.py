@@ -113,6 +113,29 @@ def test_evaluation_sees_the_true_labels(data: FederatedData) -> None:
     )
 
 
+IN_PLACE = """
+from fedsim.training.attack import Attack
+
+def flip() -> Attack:
+    def labels(y, classes):
+        y[:] = classes - 1 - y
+        return y
+    return Attack(labels=labels)
+"""
+
+
+def test_an_attack_that_changes_labels_in_place_leaves_the_data_as_they_are(
+    data: FederatedData, tmp_path: Path
+) -> None:
+    (file := tmp_path / "flip.py").write_text(IN_PLACE)
+    before = data.y.copy()
+    sent, told, _ = trained(bench(data, "loop", by(f"{file}:flip")), cohort())
+    flipped, reports, _ = trained(bench(data, "loop", by("label_flip")), cohort())
+    np.testing.assert_array_equal(data.y, before)
+    equal(sent, flipped)
+    np.testing.assert_array_equal(told.loss_after, reports.loss_after)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_replayed_row_is_the_honest_one_of_the_job_before(data: FederatedData, mode: str) -> None:
     """Also where another attack changed what was sent then; and only attackers keep anything."""

@@ -133,6 +133,19 @@ def test_a_job_does_not_depend_on_what_was_trained_before(data: FederatedData) -
     assert torch.equal(first, second)
 
 
+def test_a_method_that_changes_its_rows_in_place_changes_no_later_job(data: FederatedData) -> None:
+    def train(local: Any, begin: torch.Tensor, kept: Any) -> Trained:
+        local.rows.copy_(local.rows.flip(0))
+        return Trained(*local.sgd(begin))
+
+    bench = Workbench(SPEC, data)
+    bench.method = ClientMethod(train, draws=False)
+    first, second = torch.empty(bench.columns), torch.empty(bench.columns)
+    for out in (first, second):
+        bench.work(Job(0, 1, 0, 0), start(), out)
+    assert torch.equal(first, second)
+
+
 def test_asking_for_a_loss_leaves_the_model_in_training_as_it_is(data: FederatedData) -> None:
     def trained(ask: bool) -> tuple[torch.Tensor, list[bool]]:
         modes: list[bool] = []

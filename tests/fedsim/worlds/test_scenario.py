@@ -281,6 +281,17 @@ def test_the_source_names_the_facts_that_were_given():
     assert "facts" not in plain.source
 
 
+def test_times_may_be_whole_numbers_of_numpy():
+    def written(start, end):
+        def client(env, me):
+            me.online(start, end)
+            yield env.timeout(end)
+
+        return world(client)
+
+    assert written(np.int64(2), np.int32(9)).digest() == written(2, 9).digest()
+
+
 OWN = "yield env.timeout(7)"
 MISTAKES = {
     "a fraction": (
