@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedsim import analysis, plugins
 from fedsim.cli.options import WatchedTraining, command_line, interrupted
-from fedsim.common.errors import FolderError, LongRun, RunNote, SomeFailed, Untracked, UnusedWorld
+from fedsim.common.errors import Changed, FolderError, LongRun, RunNote, SomeFailed, Untracked, UnusedWorld
 from fedsim.common.terminal import Terminal, say
 from fedsim.records.profile import PROFILE
 from fedsim.runs.progress import Progress, Watch, shown
@@ -45,16 +45,17 @@ def watching(console: Console, options: WatchedTraining, names: Sequence[str] = 
 
 @contextmanager
 def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
-    """Print warnings about trackers, and unless `quiet` about long runs and unused worlds, as lines on `console`."""
+    """Print warnings as lines on `console`; if `quiet`, none about long runs and unused worlds."""
     with warnings.catch_warnings():
         for told in (LongRun, UnusedWorld):
             warnings.simplefilter("ignore" if quiet else "always", told)
+        warnings.simplefilter("always", Changed)
         warnings.simplefilter("always", Untracked)
         warnings.simplefilter("ignore", RunNote)  # `finish` shows them below the table
         show_others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, (LongRun, UnusedWorld, Untracked)):
+            if issubclass(category, (Changed, LongRun, UnusedWorld, Untracked)):
                 console.print(str(message), highlight=False, soft_wrap=True)
             else:
                 show_others(message, category, *where, **more)

@@ -56,7 +56,6 @@ def resume(
                 f"--step: it is for one run, and {folder} holds several: name the folder of one"
             )
         runs = [folder / name for name in _unfinished(folder, arms)]
-    _warn_of_changes(runs)
 
     again = command_line("resume", folder, groups=(options,))
     names = [str(read_manifest(run).get("name", run)) for run in runs] if len(runs) > 1 else []
@@ -112,13 +111,6 @@ def fork(
         branched = branch(parent, at, tuple(new.sets or ()), watch=trained, **others)
         trained.results = [branched]
     show_differences(parent, branched.folder)
-
-
-def _warn_of_changes(runs: Sequence[Path]) -> None:
-    for run in runs:
-        if changes := _changed(run):
-            warning = "its results may differ from an uninterrupted run's"
-            say(f"{run}: changed since it started: {changes}; {warning}")
 
 
 def _over(new: NewRun, parent: Path, name: str | None) -> NewRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -22,9 +22,6 @@ from fedsim.cli.options import (
 from fedsim.cli.study import Running, run_cells
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import Terminal, say
-
-if TYPE_CHECKING:
-    from fedsim.config.run import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +62,6 @@ def run(
     )
 
     configs = load_config(config, tuple(new.sets or ()))
-    if resume:
-        _warn_of_changes(configs, new.out)
     from fedsim.cli.observers import training
     from fedsim.runs.simulate import simulate
 
@@ -75,15 +70,6 @@ def run(
         trained.results = simulate(
             configs, resume=resume, watch=trained, **new.arguments(), **options.arguments()
         )
-
-
-def _warn_of_changes(configs: Sequence[RunConfig], out: Path) -> None:
-    """Say how versions, and files of plug-ins and worlds, differ from those that started the existing runs."""
-    from fedsim.records.existing_run import run_in, warnings_of_changes
-
-    existing = ((each.name, run_in(out / each.name, each)) for each in configs)
-    for line in warnings_of_changes(existing, "runs"):
-        say(line)
 
 
 def _sweep(config: Path, new: NewRun, cells: Cells, options: WatchedTraining) -> None:

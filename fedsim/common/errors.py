@@ -107,6 +107,10 @@ class RunNote(UserWarning):
     """A run is done, but ended early, or no step used an update."""
 
 
+class Changed(UserWarning):
+    """What an existing run depends on, such as the code of a plug-in, was edited since the run started."""
+
+
 class Untracked(UserWarning):
     """A tracker such as MLflow failed, and the run goes on without it."""
 

@@ -3,8 +3,8 @@
     with WandbLogger("fair-phones") as logger:
         fedsim.simulate(configs, watch=logger)
 
-Leaving the `with` block sends what is recorded after a run's last step, and ends the tracker's run. A tracker that
-fails after it took its first run ends no run: the warning `Untracked` says why, and nothing more is sent.
+Leaving the `with` block sends what an interrupted run recorded after its last step, and ends the tracker's run. A
+tracker that fails after it took its first run ends no run: the warning `Untracked` says why, and nothing more is sent.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Logger(ABC):
         if before is not None and folder == self._folder:
             if run.manifest.get("resumed"):
                 return before
-            self._end(before, complete=False)  # a run took its place: what followed its last step is gone
+            self._end(before, complete=False)  # a run took its place
         else:
             self._complete()
         self._folder = folder
@@ -91,7 +91,7 @@ class Logger(ABC):
         return curves
 
     def close(self) -> None:
-        """Send the rows that the current run recorded after its last step, and end the tracker's run."""
+        """Send the rows of the current run that it did not report, as after an interrupt, and end the tracker's run."""
         with self._unless_lost():
             self._complete()
 

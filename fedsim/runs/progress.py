@@ -34,7 +34,7 @@ _MANY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run after a server step."""
+    """The progress of a run after a server step, or at its end."""
 
     spec: RunSpec
     folder: Path

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedsim.common import arguments
-from fedsim.common.errors import CheckpointError, FolderError
+from fedsim.common.errors import Changed, CheckpointError, FolderError
 from fedsim.common.files import from_json, refuse_links
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
@@ -18,6 +19,7 @@ from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.config.section import run_name
 from fedsim.records import checkpoint
+from fedsim.records.environment import changed
 from fedsim.records.file_names import ARMS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import read_manifest, runs_in
 from fedsim.runs.inputs import InputCache
@@ -62,6 +64,9 @@ def resume(
     check_unfinished(folder)
     with given.of_run(folder, folder / CONFIG), watched(watch, progress) as watcher:
         config = load_config(folder / CONFIG)[0]
+        if changes := "; ".join(changed(read_manifest(folder), config.resolved())):
+            line = f"{folder}: changed since it started: {changes}; its results may differ from an uninterrupted run's"
+            warnings.warn(line, Changed, stacklevel=3)
         saved = _saved(folder, config, step)
         with resources(config, InputCache.of(config, read_trace(folder / WORLD)), **on) as place:
             clock = Stopwatch(spans=profile)

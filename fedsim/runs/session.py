@@ -132,6 +132,7 @@ class Session:
                     if self.spec.config.checkpoint.keep != "all":
                         with suppress(OSError):
                             remove_folder(self.folder / checkpoint.FOLDER)
+                    self._report(watch, self.run_state)
                     accuracy, asked = self.recorder.last_accuracy, self.interrupts.asked
                     return Result(self.folder, "done", digest, accuracy, asked)
 
@@ -194,7 +195,7 @@ class Session:
             return self._finish(event_loop, "done", event_loop.ended_by)
 
     def _report(self, watch: Watch, run_state: RunState) -> None:
-        """Call `watch` with the progress after a step."""
+        """Call `watch` with the progress after a step, or with the last rows of a run that is done."""
         rows, accuracy = self.recorder.recent_rows(), self.recorder.last_accuracy
         watch(Progress(self.spec, self.folder, run_state, accuracy, rows))
 

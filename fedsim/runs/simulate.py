@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsim import plugins
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError, EndOfWorld, RunNote, SomeFailed, UnusedWorld
+from fedsim.common.errors import Changed, ConfigError, EndOfWorld, RunNote, SomeFailed, UnusedWorld
 from fedsim.common.files import write_json
 from fedsim.common.machine import forget_peak
 from fedsim.common.paths import as_path
@@ -24,7 +24,7 @@ from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
-from fedsim.records.existing_run import Status, refuse_others, run_in
+from fedsim.records.existing_run import Status, refuse_others, run_in, warnings_of_changes
 from fedsim.records.file_names import ARMS
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import check_free, kind_of, refuse_parent
@@ -65,7 +65,7 @@ def simulate(
         device: "auto" uses a GPU if the machine has one.
         force: overwrite an existing run; with `resume`, only one of another configuration.
         resume: keep finished runs and continue interrupted ones; refuse those of another configuration.
-        watch, progress: a function to call after each step; whether to show a line, None: if one would be seen.
+        watch, progress: a function to call after each step and at the end; whether to show a line, None: if it is seen.
         profile: also write `profile.json`, for Perfetto, into each run folder.
         cache: builds data and worlds; pass the same cache to runs that share them.
         ray_address: "auto" or HOST:PORT of a Ray cluster to join, by default with one worker per CPU of it.
@@ -186,6 +186,9 @@ def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -
     if not force:
         names = [repr(run.name) for run in runs]
         refuse_others(list(zip(folders, names, existing, strict=True)), "runs")
+    done = [(run.name, each) for run, each in zip(runs, existing, strict=True) if each.state.status == "done"]
+    for line in warnings_of_changes(done, "runs"):  # `resume` tells of the others
+        warnings.warn(line, Changed, stacklevel=5)
     return ["pending" if run.differences else run.state.status for run in existing]
 
 

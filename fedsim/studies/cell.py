@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 from fedsim import plugins
-from fedsim.common.errors import Error
+from fedsim.common.errors import Changed, Error
 from fedsim.common.machine import forget_peak
 from fedsim.common.signals import Interrupts
 from fedsim.common.stopwatch import Stopwatch
@@ -64,7 +65,9 @@ class CellRunner:
         if existing.state.status == "done" and not existing.differences:
             return existing.state, math.nan  # its process was killed before it sent the result
         if existing.unfinished:
-            result = resume(folder, workers=0, device=self._device, watch=watch, progress=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Changed)  # the study's notes tell of it
+                result = resume(folder, workers=0, device=self._device, watch=watch, progress=False)
         else:
             result = self._start(cell, folder, watch)
         self._interrupts.asked |= result.asked_to_stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ import psutil
 
 from fedsim import analysis, plugins
 from fedsim.common import arguments
-from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error
+from fedsim.common.errors import INPUT_ERRORS, Changed, ConfigError, Error
 from fedsim.common.files import make_directory
 from fedsim.common.paths import as_path
 from fedsim.common.signals import Interrupts
@@ -80,6 +81,8 @@ def study(
 
     def run(config: StudyConfig, tuning: bool = False) -> Outcome:
         folder = opened(config, source, out, force=force, tuning=tuning)
+        for note in folder.notes:
+            warnings.warn(note, Changed, stacklevel=4)
         return run_study(Board(folder, Terminal(quiet=True)), jobs=jobs, device=device)
 
     with Given.of(task, model).of_study(read) as config:

@@ -77,7 +77,7 @@ def test_a_run_in_the_place_of_another_is_another(tmp_path: Path) -> None:
                 config(train={"lr": lr}), out=tmp_path, workers=0, force=True, watch=logger, progress=False
             )
     first, second = logger.runs
-    assert (first["steps"], first["complete"]) == ([0, 1], False)  # what followed its last call is gone
+    assert (first["steps"], first["complete"]) == ([0, 1, 2], False)  # its folder is gone
     assert second == {"name": "x"} | WHOLE
 
 

@@ -14,8 +14,11 @@ import torch
 
 import fedsim
 from fedsim.cli.main import main
+from fedsim.common.errors import Changed
 from fedsim.records.environment import changed, code, hardware, versions
 from fedsim.records.manifest import read_manifest
+from fedsim.runs.resume import resume
+from fedsim.runs.simulate import simulate
 from small import run, small
 
 RULE = """
@@ -117,6 +120,20 @@ def test_resuming_with_another_rule_reports_it(
     assert not ended.value.code
     assert f"started: {rule} edited" in capsys.readouterr().out
     assert [entry["changed"] for entry in read_manifest(folder)["resumed"]] == [[f"{rule} edited"]]
+
+
+def test_python_warns_of_edited_code(rule: Path, tmp_path: Path) -> None:
+    config = small(stop={"steps": 4}, **table(rule))
+    folder = run(config, tmp_path).folder
+    edit(rule)
+    with pytest.warns(Changed, match=f"runs started: {rule} edited") as told:
+        simulate(config, out=tmp_path, workers=0, resume=True)
+    assert told[0].filename == __file__
+    file = folder / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"status": "interrupted"}))
+    with pytest.warns(Changed, match=f"since it started: {rule} edited") as told:
+        resume(folder, workers=0)
+    assert told[0].filename == __file__
 
 
 def test_verifying_a_run_that_does_not_repeat_reports_what_changed(

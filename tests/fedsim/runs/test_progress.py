@@ -24,7 +24,8 @@ ALWAYS = {"scenario": "always_on", "horizon": "1d"}
 def test_a_line_says_where_the_run_stands(tmp_path: Path) -> None:
     lines: list[str] = []
     run(small(), tmp_path, watch=lambda progress: lines.append(line(progress, 2.0)))
-    assert len(lines) == 8
+    assert len(lines) == 8 + 1
+    assert lines[-1].partition("accuracy")[0] == lines[-2].partition("accuracy")[0]
     assert "small   50%  step 4/8" in lines[3]
     assert "to go 2 s" in lines[3]
     for word in ("at 0", "online ", "training 0", "lost ", "accuracy "):
@@ -73,6 +74,7 @@ def test_the_time_to_go_counts_from_where_a_run_goes_on(
         "to go 20 s",
         "to go 10 s",
         "to go 0 s",
+        "to go 0 s",
     ]
 
 
@@ -88,7 +90,7 @@ def test_progress_is_shown_on_terminals_and_in_files(
     assert ("\x1b" in file.getvalue()) == terminal
     assert "step" in file.getvalue()
     if not terminal:
-        assert file.getvalue().count("\n") == 8
+        assert file.getvalue().count("\n") == 8 + 1
 
 
 def test_quiet_shows_nothing(tmp_path: Path) -> None:
@@ -99,10 +101,10 @@ def test_quiet_shows_nothing(tmp_path: Path) -> None:
 
 
 def test_a_watcher_sees_the_run(tmp_path: Path) -> None:
-    reports: list[Progress] = []
-    run(small(), tmp_path, watch=reports.append)
-    assert reports[-1].run_state.step == 8
-    assert 0 <= reports[-1].accuracy <= 1
+    reports: list[tuple[int, float]] = []
+    result = run(small(), tmp_path, watch=lambda to: reports.append((to.run_state.step, to.accuracy)))
+    assert [step for step, _ in reports] == [*range(1, 9), 8]
+    assert reports[-1][1] == result.accuracy
 
 
 class Kernel:
@@ -143,7 +145,7 @@ def test_a_notebook_gets_one_line_that_ends_at_the_end(
     monkeypatch.setattr("fedsim.runs.progress._NOTEBOOK_EVERY_S", 0.0)
     run(small(name="often"), tmp_path)
     assert [text.split("step ")[1].split()[0] for text in kernel.lines[1:]] == [
-        f"{n}/8" for n in (*range(1, 9), 8)
+        f"{n}/8" for n in (*range(1, 9), 8, 8)
     ]
     run(small(name="silent"), tmp_path, progress=False)
     assert kernel.cells == 2
@@ -166,9 +168,9 @@ def test_a_prompt_shows_progress_and_a_script_only_if_asked(
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     seen: list[Progress] = []
     run(small(), tmp_path, watch=seen.append, progress=progress)
-    assert len(seen) == 8
+    assert len(seen) == 8 + 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("step ") == (8 if shows else 0)
+    assert err.count("step ") == (8 + 1 if shows else 0)
     fork(tmp_path / "small", 4, out=tmp_path, workers=0, progress=progress)
     assert ("small-fork" in capsys.readouterr().err) == shows

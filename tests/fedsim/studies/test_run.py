@@ -33,7 +33,7 @@ from fedsim import analysis, plugins
 from fedsim.cli import study as cli_study
 from fedsim.cli.main import main
 from fedsim.common import threads
-from fedsim.common.errors import ConfigError, FolderError
+from fedsim.common.errors import Changed, ConfigError, FolderError
 from fedsim.common.signals import Interrupts
 from fedsim.common.units import US
 from fedsim.config.errors import read_toml, validated
@@ -838,6 +838,8 @@ def test_an_edited_rule_is_told_with_the_cells_that_ran_before(
     arguments = (file, "--out", tmp_path / "runs", "--jobs", 1)
     assert command(capsys, *arguments)[0] == 0
     failing(tmp_path, "pass  # edited")
+    with pytest.warns(Changed, match=r"changed since cells started: .*bad\.py edited"):
+        fedsim.study(file, out=tmp_path / "runs", jobs=1)
     code, out, _ = command(capsys, *arguments, "--seeds", 2)
     assert code == 0
     assert f"changed since cells started: {tmp_path / 'bad.py'} edited; " in out
