@@ -62,6 +62,11 @@ class InputCache:
         self._last = config, RunInputs(model, data, counts, trace, files)
         return self._last[1]
 
+    def world_again(self, config: RunConfig) -> Trace:
+        """Return the world that a configuration describes, also where `of` gave it a trace."""
+        _, data, counts = self._data(config)
+        return _world(config, data, counts)
+
     def _data(self, config: RunConfig) -> tuple[str, FederatedData, Ints]:
         """Return the task's model, the divided data and their labels, those of the last run if it has the same data."""
         if self._last and same_data(self._last[0], config):

@@ -31,14 +31,14 @@ from fedsim.runs.resources import Device, Workers, resources
 from fedsim.runs.result import Result
 from fedsim.runs.session import Session
 from fedsim.runs.spec import RunSpec
-from fedsim.worlds.trace import read_trace
+from fedsim.worlds.trace import Trace, read_trace
 
 _ALWAYS = ("jobs.parquet", "steps.parquet", "evals.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The comparison of one table, of the model or of the clients' personal models."""
+    """The comparison of one table, of the world, of the model or of the clients' personal models."""
 
     table: str
     rows: int
@@ -57,7 +57,9 @@ def verify(
     workers: Workers | None = None,
     device: Device = "auto",
 ) -> list[Verdict]:
-    """Run a finished run again in a temporary folder, and compare its tables and its models.
+    """Run a finished run again in its recorded world, in a temporary folder, and compare its tables and its models.
+
+    If a scenario wrote the world of a run that is no replay, it writes it again, and the two are compared.
 
     Args:
         steps: (A, B) repeats only server steps A to B - 1, from the last checkpoint before them.
@@ -87,9 +89,14 @@ def _verified(folder: Path, steps: tuple[int, int] | None, workers: Workers, dev
         again = Path(place) / "run"
         if forked and steps is None:
             again = _forked(config, Path(place), workers, device)
-        else:
-            _run(folder, again, config, steps, workers, device)
-        return list(_compared(folder, again, None if steps is None else steps[1]))
+            return list(_compared(folder, again, None))
+        recorded = read_trace(folder / WORLD)
+        cache = InputCache.of(config, recorded)
+        _run(folder, again, config, steps, workers, device, cache)
+        verdicts = list(_compared(folder, again, None if steps is None else steps[1]))
+        if config.world.scenario is not None and config.parent is None and steps is None:
+            verdicts.append(_world(recorded, cache.world_again(config)))
+        return verdicts
 
 
 def _check_repeatable(folder: Path, manifest: Mapping[str, Any], steps: tuple[int, int] | None) -> None:
@@ -151,8 +158,8 @@ def _run(
     steps: tuple[int, int] | None,
     workers: Workers,
     device: Device,
+    cache: InputCache,
 ) -> None:
-    cache = InputCache.of(config, read_trace(folder / WORLD))
     with resources(config, cache, workers=workers, device=device) as place:
         spec = _without_wall(place.prepare(config))
         spec.check_data(read_manifest(folder), folder)
@@ -187,6 +194,14 @@ def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]
         if sides:
             same = len(sides) == 2 and sides[0].read_bytes() == sides[1].read_bytes()
             yield Verdict(Path(name).stem, 1, "" if same else "its parameters differ")
+
+
+def _world(recorded: Trace, written: Trace) -> Verdict:
+    """Return the comparison of a recorded world with that which its scenario writes now."""
+    difference = _difference(recorded.table, written.table, part=False)
+    if not difference and recorded.digest() != written.digest():
+        difference = f"expected the digest {recorded.digest()[:16]}, found {written.digest()[:16]}"
+    return Verdict("world", min(len(recorded.table), len(written.table)), difference)
 
 
 def _difference(a: pa.Table, b: pa.Table, *, part: bool) -> str:

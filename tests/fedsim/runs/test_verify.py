@@ -37,8 +37,31 @@ def differences(folder: Path, **options: object) -> dict[str, str]:
 
 def test_a_run_repeats(whole: Path) -> None:
     before = sorted(p.name for p in whole.iterdir())
-    assert differences(whole) == {"jobs": "", "steps": "", "evals": "", "model": ""}
+    assert differences(whole) == {"jobs": "", "steps": "", "evals": "", "model": "", "world": ""}
     assert sorted(p.name for p in whole.iterdir()) == before
+
+
+RESTLESS = """
+import numpy as np
+
+from fedsim import Scenario
+
+
+def restless() -> Scenario:
+    def client(env, me):
+        me.online(0, 3_000_000_000 + int(np.random.default_rng().integers(10**8)))
+        yield env.timeout(1)
+
+    return Scenario(client)
+"""
+
+
+def test_a_scenario_that_writes_another_world_each_time_is_noticed(tmp_path: Path) -> None:
+    (file := tmp_path / "restless.py").write_text(RESTLESS)
+    folder = run(small(world={"scenario": f"{file}:restless", "horizon": "1h"}), tmp_path).folder
+    found = differences(folder)
+    assert found.pop("world").startswith("row 0 (client 0, start_us 0): end_us: expected 3")
+    assert not any(found.values())
 
 
 @pytest.mark.parametrize("forked", [False, True])
@@ -167,7 +190,7 @@ def test_what_cannot_repeat_is_refused(whole: Path, tmp_path: Path) -> None:
 
 def test_models_of_the_clients_own_are_compared(tmp_path: Path) -> None:
     folder = run(small(client={"name": "ditto"}, stop={"steps": 2}), tmp_path).folder
-    assert differences(folder) == {"jobs": "", "steps": "", "evals": "", "model": "", "personal": ""}
+    assert differences(folder) == {"jobs": "", "steps": "", "evals": "", "model": "", "personal": "", "world": ""}
     tensors = load_file(folder / "personal.safetensors")
     tensors["personal"][0, 0] += 1
     save_file(tensors, folder / "personal.safetensors")
