@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedsim.analysis.opening.evaluation import Evaluation, latest
 from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
@@ -71,6 +71,24 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
                 free = f"about_{free}"
             frame[free] = values[final.client]
     return frame[frame["n"] > 0]
+
+
+def with_own(frame: pd.DataFrame, own: Mapping[str, ArrayLike], clients: int) -> pd.DataFrame:
+    """Return a frame of `clients` with groups of the caller's own: by name, the group of each of all `clients`.
+
+    Raises ConfigError for a name that is taken, and unless there is one group for each client.
+    """
+    for name, values in own.items():
+        if name in frame or _of_labels(name):
+            raise ConfigError(f"by: {name!r} is the name of another column; choose a name that is free")
+        array = np.asarray(values)
+        if array.shape != (clients,):
+            raise ConfigError(
+                f"by[{name!r}]: expected the group of each of the {clients} clients, found an array of shape "
+                f"{list(array.shape)}"
+            )
+        frame = frame.assign(**{name: array[frame.index]})
+    return frame
 
 
 def _of_labels(name: str) -> bool:

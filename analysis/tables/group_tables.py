@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.table import Table
 
 from fedsim.analysis.opening.run import Run
@@ -21,6 +22,7 @@ from fedsim.analysis.statistics.participation import (
     groupings,
     groups,
     losses,
+    with_own,
     worst_group,
 )
 from fedsim.analysis.tables.difference_tables import (
@@ -33,6 +35,7 @@ from fedsim.analysis.tables.difference_tables import (
     spread_text,
 )
 from fedsim.common import arguments
+from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import ruled_table, shown
 
 if TYPE_CHECKING:
@@ -65,7 +68,7 @@ _CORRELATION_HEADINGS = ("with", "method", "weighted by", "clients", "value", "9
 
 @arguments.checked
 def run_participation(
-    run: Run, by: Sequence[str] | None = None, split: str | None = None
+    run: Run, by: Sequence[str] | Mapping[str, ArrayLike] | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:
     """Return fairness against participation for one run at its last evaluation, with intervals over clients.
 
@@ -73,12 +76,16 @@ def run_participation(
     together.
 
     Frames by name: `groups`, `participation.groups` for each of `by`, by default for all columns of `groupings`
-    (`label` and `labels` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises
+    (`label` and `labels` only if named); `losses`, survivors against victims of dropout; `correlations`.
+
+    Groups of your own are a mapping: by name, the group [K] of each client, a number, a truth value or a text. Raises
     ConfigError for an unknown grouping.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
     frame = clients(run, split, labels=_by_labels(by or ()))
+    if isinstance(by, Mapping):
+        frame = with_own(frame, by, _n_clients(run))
     tables = [groups(frame, name) for name in (groupings(frame) if by is None else by)]
     each = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
     return {"groups": each, "losses": losses(frame), "correlations": correlations(frame)}
@@ -86,13 +93,13 @@ def run_participation(
 
 @arguments.checked
 def study_participation(
-    study: Study, by: str | None = None, split: str | None = None
+    study: Study, by: str | Mapping[str, ArrayLike] | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:
     """Return fairness against participation for each finished cell of a study: the frames `groups` and `measures`.
 
     Both frames have a column per axis and `seed`. `groups` has the rows of `participation.groups` for `by`, by default
-    the `group` of the study's `compare`, else availability; accuracies are means over the study's `last` evaluations
-    on `split`, by default that of `Study.frame`. `measures` has one row per cell:
+    the `group` of the study's `compare`, else availability, or one mapping as for `run_participation`; accuracies are
+    means over the study's `last` evaluations on `split`, by default that of `Study.frame`. `measures` has a row per cell:
 
     - `worst_group_percent`, `worst_group_over_samples_percent`: mean accuracy of the worst group,
     - `group_gap_percent`: mean of the best group minus that of the worst,
@@ -101,10 +108,16 @@ def study_participation(
     """
     import pandas as pd
 
-    name, split = by or str(study.compare.get("group") or _GROUP), split or study.split
+    own, split = by if isinstance(by, Mapping) else {}, split or study.split
+    if isinstance(by, Mapping) and len(by) != 1:
+        raise ConfigError(f"by: expected one grouping, found {len(by)}")
+    name = str(next(iter(own), None) or by or study.compare.get("group") or _GROUP)
     parts, rows = [], []
     for cell in study.finished:
-        frame = clients(study.afresh(cell), split, labels=_by_labels([name]), last=study.last)
+        run = study.afresh(cell)
+        frame = clients(run, split, labels=_by_labels([name]), last=study.last)
+        if own:
+            frame = with_own(frame, own, _n_clients(run))
         cell_groups = groups(frame, name, intervals=False)
         where = {**cell.levels, "seed": cell.seed}
         parts.append(pd.DataFrame([where] * len(cell_groups)).join(cell_groups))
@@ -171,7 +184,12 @@ def run_participation_tables(
     return [*tables, table]
 
 
-def _by_labels(by: Sequence[str]) -> bool:
+def _n_clients(run: Run) -> int:
+    """Return the number of a run's clients, unseen ones included."""
+    return (run.training_clients or 0) + len(run.manifest.get("unseen") or ())
+
+
+def _by_labels(by: Collection[str]) -> bool:
     return not set(BY_LABELS).isdisjoint(by)
 
 

@@ -471,6 +471,38 @@ def test_a_study_is_grouped_by_sets_of_labels(tmp_path: Path) -> None:
     assert found.groupby(["rule", "seed"])["clients"].sum().eq(12).all()
 
 
+def test_groups_may_be_the_callers_own(tmp_path: Path) -> None:
+    accuracies = np.linspace(0.1, 0.9, 5)
+    minority = np.array([True, False, False, True, False])
+
+    def run(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        return {"evals": evals_table([accuracies], n=[10, 10, 0, 10, 30])}
+
+    study = write_study(tmp_path / "s", run, axes={"rule": ("plain", "fair")}, seeds=(1,))
+    for cell in study.cells:
+        study.run(cell).config["task"] = {"name": "digits", "clients": 5}
+    cell = study.run(study.cells[0])
+    found = analysis.run_participation(cell, {"minority": minority, "town": list("abcab")})["groups"]
+    assert found[["by", "group", "clients"]].to_numpy().tolist() == [
+        ["minority", "False", 2],
+        ["minority", "True", 2],
+        ["town", "a", 2],
+        ["town", "b", 2],
+    ]
+    np.testing.assert_allclose(found["mean_percent"], [60, 40, 40, 60])
+    np.testing.assert_allclose(found["mean_over_samples_percent"][0], (10 * 30 + 30 * 90) / 40)
+    of_study = analysis.study_participation(study, {"minority": minority})
+    assert of_study["measures"]["worst_group_percent"].tolist() == pytest.approx([40, 40])
+    with pytest.raises(
+        ConfigError, match=r"by\['town'\]: expected the group of each of the 5 clients, found .*\[2\]"
+    ):
+        analysis.run_participation(cell, {"town": ["a", "b"]})
+    with pytest.raises(ConfigError, match="'used' is the name of another column"):
+        analysis.run_participation(cell, {"used": minority})
+    with pytest.raises(ConfigError, match="expected one grouping, found 2"):
+        analysis.study_participation(study, {"a": minority, "b": minority})
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_labels_are_those_of_the_run(recorded: bool, tmp_path: Path) -> None:
     run = analysis.open_run(simulated(small(), tmp_path).folder)

@@ -190,7 +190,14 @@ def test_what_cannot_repeat_is_refused(whole: Path, tmp_path: Path) -> None:
 
 def test_models_of_the_clients_own_are_compared(tmp_path: Path) -> None:
     folder = run(small(client={"name": "ditto"}, stop={"steps": 2}), tmp_path).folder
-    assert differences(folder) == {"jobs": "", "steps": "", "evals": "", "model": "", "personal": "", "world": ""}
+    assert differences(folder) == {
+        "jobs": "",
+        "steps": "",
+        "evals": "",
+        "model": "",
+        "personal": "",
+        "world": "",
+    }
     tensors = load_file(folder / "personal.safetensors")
     tensors["personal"][0, 0] += 1
     save_file(tensors, folder / "personal.safetensors")
