@@ -99,7 +99,7 @@ def study_participation(
 
     Both frames have a column per axis and `seed`. `groups` has the rows of `participation.groups` for `by`, by default
     the `group` of the study's `compare`, else availability, or one mapping as for `run_participation`; accuracies are
-    means over the study's `last` evaluations on `split`, by default that of `Study.frame`. `measures` has a row per cell:
+    means over the study's `last` evaluations on `split`, by default that of `Study.frame`. `measures` has per cell:
 
     - `worst_group_percent`, `worst_group_over_samples_percent`: mean accuracy of the worst group,
     - `group_gap_percent`: mean of the best group minus that of the worst,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Annotated
 
 from rich.table import Column, Table
@@ -69,12 +68,14 @@ def _show_kind(kind: str) -> None:
 
 
 def _show_plugin(kind: str, name: str) -> None:
-    """Show a plug-in's docstring, which explains the options without a text of their own, and its options."""
+    """Show a plug-in's docstring and its options."""
+    from fedsim.cli.option_descriptions import described_options
+    from fedsim.plugins.options import described
+
     make = plugins.factory(kind, name)
-    say(f"{kind} {name}\n\n{inspect.getdoc(make) or 'It has no docstring.'}\n")
+    say(f"{kind} {name}\n\n{described(make)[0] or 'It has no docstring.'}\n")
     if kind == "metric":
         return
-    from fedsim.cli.option_descriptions import described_options
 
     options = described_options(make, plugins.KINDS[kind].supplied)
     if not options:

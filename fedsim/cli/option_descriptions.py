@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from fedsim.common.arguments import unaliased
 from fedsim.common.option_requirements import With
-from fedsim.plugins.options import field_docstrings, options_class, options_model, plain
+from fedsim.plugins.options import described, field_docstrings, options_class, options_model, plain
 
 _WORDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "truth values"),
@@ -41,13 +41,13 @@ class OptionDescription:
     default: str
     """The default as in TOML; `none` if leaving the option out means no value, `required` if it has no default."""
     meaning: str
-    """The option's docstring and what it needs beside it; may be empty."""
+    """What the docstring says of the option, and what it needs beside it; may be empty."""
 
 
 def described_options(make: Callable[..., Any], supplied: Iterable[str] = ()) -> list[OptionDescription]:
     """Return the descriptions of a factory's options, without the parameters that fedsim supplies."""
     group, model = options_class(make), options_model(make, tuple(supplied))
-    return list(_described(model, {} if group is None else field_docstrings(group)))
+    return list(_described(model, ({} if group is None else field_docstrings(group)) | described(make)[1]))
 
 
 def _described(model: type[BaseModel], texts: dict[str, str], path: str = "") -> Iterator[OptionDescription]:

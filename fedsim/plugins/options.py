@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, get_type_hints
 
 import pydantic
@@ -45,6 +46,22 @@ def options_class(make: Callable[..., Any]) -> type | None:
 def _group_of(make: Callable[..., Any]) -> type | None:
     hint = inspect.get_annotations(_without_return(make), eval_str=True).get("options")
     return hint if isinstance(hint, type) and is_dataclass(hint) else None
+
+
+def described(make: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the docstring of a plug-in's factory without its `Args:`, and what these say of each argument."""
+    text, _, below = (inspect.getdoc(make) or "").partition("\nArgs:\n")
+    section = "".join(
+        takewhile(lambda line: not line.strip() or line[0] == " ", below.splitlines(keepends=True))
+    )
+    rest = f"{text.rstrip()}\n\n{below[len(section) :]}".strip()
+    arguments: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", textwrap.dedent(section).strip()):
+        names, colon, meaning = entry.partition(":")
+        arguments |= (
+            dict.fromkeys(map(str.strip, names.split(",")), " ".join(meaning.split())) if colon else {}
+        )
+    return rest, arguments
 
 
 def field_docstrings(group: type) -> dict[str, str]:

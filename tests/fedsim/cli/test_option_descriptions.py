@@ -15,7 +15,7 @@ from typing_extensions import TypeAliasType
 from fedsim import plugins
 from fedsim.cli.option_descriptions import described_options
 from fedsim.common.option_requirements import Unless, With
-from fedsim.plugins.options import field_docstrings, options_of, plain
+from fedsim.plugins.options import described, field_docstrings, options_of, plain
 
 
 class Speeds(BaseModel, frozen=True):
@@ -112,3 +112,26 @@ def test_defaults_are_those_that_the_factory_has(kind: str) -> None:
                 assert found == "required"
             else:
                 assert found == plain(parameter.default)
+
+
+def _documented(*, q: float = 1.0, r: int = 2, s: str = "a") -> None:
+    """Weigh by losses.
+
+    Args:
+        q: the exponent; 0 is the mean,
+            and more is fairer.
+        r, s: two things.
+
+    Source: a paper.
+    """
+
+
+def test_the_arguments_of_a_docstring_explain_the_options() -> None:
+    assert described(_documented) == (
+        "Weigh by losses.\n\nSource: a paper.",
+        {"q": "the exponent; 0 is the mean, and more is fairer.", "r": "two things.", "s": "two things."},
+    )
+    assert [each.meaning for each in described_options(_documented)] == list(
+        described(_documented)[1].values()
+    )
+    assert described(lambda: None) == ("", {})
