@@ -233,7 +233,8 @@ def _doubts(
     """Yield the clauses of the last sentence; `sizes` has the number of seeds of each comparison told."""
     if sizes:
         comparisons, n = len(sizes), max(sizes)
-        corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
+        apart = " (tables correct each metric by itself)"
+        corrected = f", corrected for {comparisons} comparisons{apart}" if comparisons > 1 else ""
         intervals = f"Brackets are 95 % intervals of Student's t over seeds{corrected}"
         if n < FEWEST:
             intervals = f"{seeds(n)} {'gives' if n == 1 else 'give'} no interval"

@@ -180,6 +180,8 @@ def _warnings(differences: Sequence[PairedDifference]) -> Iterator[str]:
     gap = max((each.point_gap for each in differences if not math.isnan(each.point_gap)), default=0.0)
     if gap > 0:
         yield gap_note(gap)
+    if any(each.untrained for each in differences):
+        yield "Some runs are compared at step 0, before any training: compare later, or evaluate more often."
 
 
 def gap_note(gap: float) -> str:

@@ -73,6 +73,8 @@ class PairedDifference:
     pairing_interval: tuple[float, float] | None
     point_gap: float
     """Largest relative difference between the points at which the two runs of a pair are compared; NaN at the end."""
+    untrained: int
+    """Number of evaluations among these, of both sides, at step 0, of the model before any training."""
 
     @property
     def n(self) -> int:
@@ -104,13 +106,11 @@ class PairedDifference:
         """The smallest difference that `test` finds with a power of 80 % among `family` comparisons of n seeds.
 
         In the metric's unit, for normal differences with the standard deviation of these. Infinite if n seeds cannot
-        give a p Holm of 5 %, NaN below 2 seeds.
+        give a p Holm of 5 %, NaN below 2 seeds and if all differences are equal.
         """
-        return (
-            detectable_effect(self.n, ALPHA / self.family, test=self.test) * self.std
-            if self.n > 1
-            else float("nan")
-        )
+        if self.n < 2 or not self.std:
+            return float("nan")
+        return detectable_effect(self.n, ALPHA / self.family, test=self.test) * self.std
 
     @property
     def seeds_needed(self) -> int | None:
@@ -261,6 +261,7 @@ def _difference(
         pairing_factor=factor,
         pairing_interval=factor_interval,
         point_gap=_gap(a, b, COLUMN_OF.get(kind_of(labels["at"]))),
+        untrained=sum(int((side["step"] == 0).sum()) for side in (a, b) if "step" in side),
         **_tested(values, test, size),
     )
 

@@ -247,6 +247,16 @@ def by_hand(columns: dict[str, list[tuple[float, float]]]) -> tuple[Study, pd.Da
     return Study(Path(), "made", "", {"rule": ("a", "b")}, seeds, {}, planned), pd.DataFrame(rows)
 
 
+def test_runs_that_are_compared_before_any_training_are_told() -> None:
+    said = "compared at step 0, before any training"
+    for steps, untrained in (([(0, 0), (0, 9)], 3), ([(5, 9), (9, 9)], 0)):
+        study, frame = by_hand({"x": [(1.0, 1.0)] * 2, "step": [(float(a), float(b)) for a, b in steps]})
+        (found,) = differences_of(study, frame, "x", "time=1h")
+        assert found.untrained == untrained
+        assert (said in notes([found])) == (untrained > 0)
+        assert np.isnan(found.detectable), "equal differences have no spread to judge by"
+
+
 @pytest.mark.parametrize(("at", "column"), [("steps", "step"), ("time", "time_us"), ("bytes", "bytes")])
 def test_the_point_gap_is_the_largest_share_by_which_a_pair_is_apart(at: str, column: str) -> None:
     x = [(0.0, 1.0)] * 3
