@@ -19,7 +19,12 @@ from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def ace(*, max_age: Annotated[int | None, Field(ge=1)] = None) -> Algorithm:
-    """Average the last updates of all clients at each arrival, or of those heard from for `max_age` steps."""
+    """Average the last updates of all clients at each arrival, or of those heard from for `max_age` steps.
+
+    Args:
+        max_age: ACED: the mean is over the clients whose last update is at most this many steps old. Without it, ACE:
+            the mean is over all K clients, and those without an update count as 0.
+    """
     if max_age is None:
         return mifa(divisor="all")
 

@@ -44,7 +44,17 @@ def afl(
 ) -> Algorithm:
     """Minimise the loss of the worst mixture of clients; evaluates the average of the iterates.
 
-    `gamma_lambda` is the step of the clients' weights. `average=False` evaluates the last iterate.
+    Args:
+        gamma_lambda: γ_λ, the step size of the ascent λ <- Π(λ + γ_λ F) on the weights λ; 0 keeps them uniform.
+        partial: what becomes of λ if some clients are absent from a step: "renormalise" divides it by its sum over
+            those present; "importance" multiplies λ and the losses by K/m, with m the number of clients present, which
+            is unbiased for uniformly drawn clients. The losses of absent clients count as 0 in both.
+        by: what has a weight of its own: "client", each client; "place", each place in a round, as on the FedLF
+            authors' platform.
+        average: whether the mean of all iterates is evaluated; if not, the last iterate is.
+        projection: Π: "exact", the nearest point of the simplex; "fair_flearn", with the slip of the q-FFL authors'
+            code, whose condition sums one entry too few, so that λ may leave the simplex; "gfedplat", with 1e-6 added
+            to the number of entries, as on the FedLF authors' platform.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:

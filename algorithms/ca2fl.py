@@ -24,7 +24,12 @@ from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def ca2fl(*, divisor: Literal["all", "seen"] = "all") -> Algorithm:
-    """Add the buffer's mean change of its clients' updates to the mean of all clients' last updates."""
+    """Add the buffer's mean change of its clients' updates to the mean of all clients' last updates.
+
+    Args:
+        divisor: the clients that h̄, the mean of the last updates, is over: "all", all K, of which those without an
+            update count as 0; "seen", those that sent an update before this step.
+    """
 
     def weigh(stack: Stack) -> Direction:
         heard = len(np.unique(stack.clients[stack.m :])) if divisor == "seen" else stack.n_clients

@@ -30,7 +30,13 @@ from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, state
 def centred_clipping(
     *, radius: Annotated[float, Field(gt=0)] = 10.0, iterations: Annotated[int, Field(ge=1)] = 1
 ) -> Algorithm:
-    """Average the updates, those farther than `radius` from the average pulled towards it, `iterations` times."""
+    """Average the updates, those farther than `radius` from the average pulled towards it, `iterations` times.
+
+    Args:
+        radius: τ, the distance from v up to which an update counts in full; one that is farther away is pulled towards
+            v to this distance.
+        iterations: how often v moves, from v = 0 on; k iterations move it at most k τ.
+    """
 
     def weigh(stack: Stack) -> Direction:
         gram = stack.gram()[: stack.m, : stack.m]

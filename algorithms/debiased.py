@@ -54,8 +54,24 @@ def debiased(
 ) -> Algorithm:
     """Weight updates by the inverse of the clients' participation rates, less `beta` times their last updates.
 
-    `weights` are those of the objective, 1/K or by training samples; `rate` is the participation rate, at least
-    `least_rate`; `normalise` makes the weights of present clients add up to one.
+    Args:
+        weights: a_k, the weights of the clients in the objective: "uniform", 1/K; "samples", the client's share of the
+            training samples of all clients.
+        rate: how π_k, the participation rate of a client, is found: "all", π = 1; "cohort", the number of updates in
+            the step over K; "known", the probability that the selector stated when it chose the client; "count", the
+            share of the rule's steps so far, this one included, that used the client; "intervals", the inverse of the
+            mean number of steps between the client's uses before this one, the first counted from the start, and 1 as
+            long as no interval is counted. "known" needs a selector that draws and, unless `normalise` is true, a
+            pacing that chooses all clients of a step at once, without over-selection.
+        least_rate: the lower bound of π_k; 0 sets none.
+        cutoff: after this many steps without a use an interval of this length is counted, and counting begins anew.
+            Without it, intervals may have any length.
+        beta: β, the factor on the remembered updates H_k, which 0 leaves out; "adaptive" takes in each step the β from
+            0 to 1 that minimises the estimated variance of the step.
+        normalise: whether the weights a_k/π_k of present clients are divided by their sum, so that they add up to one
+            (Hájek).
+        rescale: whether each update, remembered or not, is multiplied by `train.lr_decay` for each step since its
+            model's version, so that it counts with the present learning rate.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:

@@ -19,7 +19,11 @@ from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def drfl(*, q: Annotated[float, Field(ge=0)] = 1.0) -> Algorithm:
-    """Average the clients' models, weighted by their losses to the power `q`."""
+    """Average the clients' models, weighted by their losses to the power `q`.
+
+    Args:
+        q: the exponent of the losses, 1 in the published code; with 0 the models count equally.
+    """
 
     def direction(stack: Stack) -> Direction:
         losses = np.maximum(stack.losses[: stack.m], 0.0)

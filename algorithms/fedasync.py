@@ -33,7 +33,12 @@ def fedasync(
 ) -> Algorithm:
     """Apply each update as it comes, times `alpha` and a discount of its staleness.
 
-    polynomial: (s + 1)^-a. hinge: 1 up to s = `b`, then 1 / (a (s - b) + 1), typically with a = 10.
+    Args:
+        alpha: α, the factor on every update, beside its discount.
+        staleness: σ(s), the discount of an update that is s steps stale: "constant", 1; "polynomial", (s + 1)^-a;
+            "hinge", 1 up to s = b, then 1 / (a (s - b) + 1).
+        a: how fast σ(s) falls: the exponent of "polynomial", the factor on s - b in "hinge", there typically 10.
+        b: the largest staleness, in steps, without a discount.
     """
 
     def direction(stack: Stack) -> Direction:

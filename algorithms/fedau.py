@@ -24,7 +24,12 @@ from fedsim.server.rule import Algorithm, Direction, Stack, State
 
 
 def fedau(*, cutoff: Annotated[int | None, Field(ge=1)] = 50) -> Algorithm:
-    """Weight updates by the mean number of steps between a client's participations, each at most `cutoff` steps."""
+    """Weight updates by the mean number of steps between a client's participations, each at most `cutoff` steps.
+
+    Args:
+        cutoff: after this many steps without a use of the client an interval of this length is counted, and counting
+            begins anew. None sets no limit.
+    """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
         omega, after = inverse_rates(stack, state, "intervals", cutoff=cutoff)

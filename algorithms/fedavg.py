@@ -26,7 +26,14 @@ Weighting = Literal["data", "uniform", "scaled", "completed", "sequential"]
 
 
 def fedavg(*, weighting: Weighting = "data") -> Algorithm:
-    """Average the clients' models, weighted by their numbers of training samples or as `weighting` says."""
+    """Average the clients' models, weighted by their numbers of training samples or as `weighting` says.
+
+    Args:
+        weighting: the weights of the models w_k of the m present clients S, with K clients and p_k = n_k / Σ n over all
+            of them: "data", n_k / Σ_S n_k; "uniform", 1/m; "scaled", (K/m) p_k, which need not add up to one;
+            "completed", p_k, and what is missing to one for the current model w; "sequential", those of
+            s <- s + (w_k - s)/K, client by client, from s = w.
+    """
 
     def direction(stack: Stack) -> Direction:
         weights = over_present(stack, _average(stack, weighting))

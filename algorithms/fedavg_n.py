@@ -20,5 +20,12 @@ def fedavg_n(
     server_lr: Annotated[float, Field(gt=0)] = 1.0,
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0,
 ) -> Algorithm:
-    """Average the updates after giving each the norm 1; `server_lr` and `decay` as in `fedmgda_plus`."""
+    """Average the updates after giving each the norm 1.
+
+    Args:
+        lambda0: λ⁰, the weights of the unit updates: "uniform", 1/m; "samples", n_i / Σ n, with Σ over the updates of
+            the step.
+        server_lr: η, the factor on the average of the unit updates.
+        decay: β, the factor on η per 100 steps: η_t = η β^⌊t/100⌋.
+    """
     return fedmgda_plus(epsilon=0.0, lambda0=lambda0, server_lr=server_lr, decay=decay)

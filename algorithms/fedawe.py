@@ -44,8 +44,13 @@ def fedawe(
 ) -> Algorithm:
     """Average the models that clients trained from the last they received, with updates times the steps of absence.
 
-    `server_lr` is η_g. `clip` bounds the norm of the mean of these updates. `start = "current"` lets clients train from
-    the current model.
+    Args:
+        server_lr: η_g, the factor on the mean of the echoed updates.
+        clip: the largest norm of this mean, before the factor η_g; a longer one is shortened to it. Without it, the
+            mean keeps its length, as in the paper; the authors' code has 0.5.
+        start: the model that a client trains from: "last", the one that it received last; "current", the server's
+            current model, which takes no memory for models, but is not FedAWE: unequal participation then biases the
+            rule.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:

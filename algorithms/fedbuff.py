@@ -22,9 +22,13 @@ def fedbuff(
     staleness: Literal["none", "sqrt"] = "sqrt",
     normalise: bool = False,
 ) -> Algorithm:
-    """Average the updates of the buffer, with smaller weights for stale ones; `server_lr` is η_g.
+    """Average the updates of the buffer, with smaller weights for stale ones.
 
-    With `normalise` the weights add up to η_g, so that only relative staleness counts.
+    Args:
+        server_lr: η_g, the factor on the average of the buffer.
+        staleness: σ(s), the weight of an update that is s steps stale: "none", 1; "sqrt", 1/√(1 + s).
+        normalise: whether to divide by Σ σ(s_k) instead of m: the weights then add up to η_g, so that only relative
+            staleness counts.
     """
     kind: Literal["constant", "sqrt"] = "constant" if staleness == "none" else "sqrt"
 

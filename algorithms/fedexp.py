@@ -33,7 +33,12 @@ def fedexp(
 ) -> Algorithm:
     """Stretch the mean of the updates by how much they disagree, but never shorten it.
 
-    `epsilon` keeps the factor bounded where the mean is almost zero, in units of squared updates.
+    Args:
+        epsilon: ε, added to ‖ḡ‖² in the denominator of η, in units of squared updates. It keeps η bounded where the
+            mean is almost zero; 0 makes η independent of the size of the updates. ε decays with the square of the
+            clients' learning rate.
+        weighting: the mean ḡ: "uniform", the plain mean, as in the paper; "data", weighted by training samples, as in
+            the authors' code, which weights the squared norms too.
     """
 
     def weigh(stack: Stack) -> Direction:

@@ -51,8 +51,15 @@ def fedfa(
 ) -> Algorithm:
     """Weight clients by accuracy and by frequency, and add a server momentum.
 
-    `beta` is the share of the frequencies, 1 - `beta` that of the accuracies (α); `gamma` is the momentum.
-    `server_lr` is the step of `form="easyfl"`.
+    Args:
+        beta: β, the share of the frequencies in the weights p; the accuracies have the rest, α = 1 - β.
+        gamma: γ, the share of the momentum v that is kept from one step to the next; 0 keeps nothing.
+        server_lr: the factor on the momentum v, which is subtracted from the step.
+        form: whose formulas to use: "paper", weights from logarithms, so that inaccurate and frequent clients get more,
+            v <- γ v + (1 - γ) Σ p_k Δ_k and w <- w - v; "easyfl", the same weights and v, but
+            w <- w - Σ p_k Δ_k + `server_lr` v; "gfedplat", the FedLF authors' platform, weights from the accuracies and
+            frequencies themselves, so that accurate and frequent clients get more, v <- γ v + Σ p_k Δ_k and w <- w - v,
+            with γ = 0.9 there.
     """
 
     def direction(stack: Stack) -> Direction:

@@ -41,9 +41,13 @@ def fedfv(
 ) -> Algorithm:
     """Project conflicting updates off each other, and their mean off those of clients absent for `tau` steps.
 
-    `alpha` is the share of clients, those of largest loss, whose updates stay as they are: m - ceil((m - 1)(1 - alpha))
-    of m, none if it is 0. `order` is the order of the targets: ascending loss, descending loss (`reverse`) or random.
-    `seed` draws the random order of each step; by default it is 0, in a run `seeds.train`.
+    Args:
+        alpha: the share of clients, those of largest loss, whose updates stay as they are: m - ceil((m - 1)(1 - alpha))
+            of m, none if it is 0.
+        tau: τ, the largest age, in steps, of the updates of absent clients that the mean is projected off. They count
+            from step τ on, steps counted from 0. With 0 none count.
+        order: the order of the targets: "loss", ascending; "reverse", descending; "random", drawn anew in each step.
+        seed: the seed of the random order. Without it, `seeds.train` in a run, 0 elsewhere.
     """
 
     def weigh(stack: Stack) -> Direction:

@@ -21,7 +21,16 @@ def fedfv_released(
     tau: Annotated[int, Field(ge=0)] = 1,
     guard: Annotated[float, Field(ge=0)] = 0.0,
 ) -> Algorithm:
-    """Project as `fedfv` does, at the ages and with the denominators of later public code."""
+    """Project as `fedfv` does, at the ages and with the denominators of later public code.
+
+    Args:
+        alpha: the share of clients, those of largest loss, whose updates stay as they are: m - ceil((m - 1)(1 - alpha))
+            of m, none if it is 0.
+        tau: τ: the mean is projected off updates of age τ - 1 to 0, where 0 are those of this step, from step τ - 1 on,
+            steps counted from 0. With 0 none count.
+        guard: a number added to the squared norms that projections divide by and to the norm of the projected mean,
+            before it gets the length of the plain mean; 1e-6 in the code of the FedLF authors.
+    """
     ages = range(tau - 1, -1, -1)
 
     def weigh(stack: Stack) -> Direction:

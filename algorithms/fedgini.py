@@ -28,7 +28,15 @@ def fedgini(
     order: Literal["ascending", "descending"] = "ascending",
     rank: Literal["true", "released"] = "true",
 ) -> Algorithm:
-    """Average the clients' models, weighted by the rank of their losses; epsilon = 1 is the plain mean."""
+    """Average the clients' models, weighted by the rank of their losses; epsilon = 1 is the plain mean.
+
+    Args:
+        epsilon: how close the weights are to equal ones, ε: the client of rank i weighs 1 + (1 - ε) i (i + 1) / D.
+        order: the order in which clients are ranked by loss: "ascending", the largest loss gets the largest weight;
+            "descending", as in the public code, the largest loss gets the smallest weight.
+        rank: what gives a client its weight: "true", its rank in that order; "released", the slip of the public code:
+            client k gets the weight of position perm[k], perm the permutation that sorts the losses.
+    """
 
     def direction(stack: Stack) -> Direction:
         losses = stack.losses[: stack.m]

@@ -32,7 +32,12 @@ from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, state
 
 
 def fedlf_released(*, solver: Solver = "direct") -> Algorithm:
-    """Descend for every client in every layer, as the released code of FedLF does."""
+    """Descend for every client in every layer, as the released code of FedLF does.
+
+    Args:
+        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
+            interior-point solver Clarabel of the package cvxpy, a slow reference.
+    """
 
     def weigh(stack: Stack) -> Direction:
         fair = over_present(stack, fair_weights(stack.losses[: stack.m]))

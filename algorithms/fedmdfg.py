@@ -61,11 +61,20 @@ def fedmdfg(
 ) -> Algorithm:
     """Descend for every client of this step and the one before, guided towards equal losses where unfair.
 
-    `theta_deg` is the largest angle between losses and 1 that counts as fair. `absent` lets clients of the previous
-    step count. `search` is the paper's s: the present clients try step sizes from 2^s down; None takes step size 1.
-    The search divides updates by `lr`, the clients' learning rate, to get gradients; it is that of `[train]` by
-    default, and decays as theirs does. `guard`, 1e-6 in the authors' code, multiplies equalised rows v by
-    ‖v‖ / (‖v‖ + guard). Updates of at most `zero_tolerance` times the mean norm of their step have no row.
+    Args:
+        theta_deg: θ, the largest angle in degrees between the losses F and 1, the vector of equal losses, that counts
+            as fair.
+        absent: whether the gradients of clients that took part in the previous step, but not in this one, count too.
+        search: the paper's s: the present clients try step sizes, halving from 2^s down to 2^-s, until their losses
+            fall enough and, with a guidance row, become more equal; from 1 if gradients of the previous step count, and
+            to less than 2^-s if the last rescaling lengthened the step. Without it the step size is 1.
+        lr: the clients' learning rate, by which the search divides updates to get gradients; in a run that of `[train]`
+            by default. It decays as theirs does.
+        guard: shortens rows: it multiplies each equalised row v by ‖v‖ / (‖v‖ + guard); 1e-6 in the authors' code, 0
+            for no change.
+        zero_tolerance: an update of at most this share of the mean norm of its step counts as zero: it has no row.
+        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
+            interior-point solver Clarabel of the package cvxpy, a slow reference.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:

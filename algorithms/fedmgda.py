@@ -14,7 +14,12 @@ from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def fedmgda(*, solver: Solver = "direct") -> Algorithm:
-    """Take the least-norm mixture of the updates: no present client's loss rises, to first order."""
+    """Take the least-norm mixture of the updates: no present client's loss rises, to first order.
+
+    Args:
+        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
+            interior-point solver Clarabel of the package cvxpy, a slow reference.
+    """
 
     def direction(stack: Stack) -> Direction:
         return mixed(stack, Bounds(), normalise=False, step=1.0, solver=solver)

@@ -41,8 +41,21 @@ def fedmgda_plus(
 ) -> Algorithm:
     """Mix unit updates to the least norm, with weights that stay within `epsilon` of `lambda0`, or below `cap`.
 
-    `server_lr` is η, the length scale of the step; `decay` is β, its factor per 100 steps. `lr` is the learning rate of
-    the clients, by default that of `[train]`.
+    Args:
+        epsilon: ε, how far each weight λ_i may be from λ⁰_i; 0 fixes the weights at λ⁰, 1 leaves the simplex as the
+            only bound.
+        lambda0: λ⁰, the centre of the weights: "uniform", equal weights; "samples", the shares n_i / Σ n of the
+            training samples of the step's clients.
+        cap: the largest weight of an update, in place of the bounds around λ⁰; below 1/m it makes the weights equal.
+            Without it, `epsilon` and `lambda0` bound the weights.
+        normalise: whether updates are divided by their norms, ĝ_i = Δ_i / ‖Δ_i‖; if not, the rule mixes the Δ_i
+            themselves.
+        server_lr: η, which multiplies the mixture: a number; "median", the median norm of the step's updates;
+            "clients", the clients' learning rate with its decay.
+        lr: the clients' learning rate; in a run that of `[train]` by default.
+        decay: β, the factor on η after every 100 steps; 1 for no decay.
+        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
+            interior-point solver Clarabel of the package cvxpy, a slow reference.
     """
     if server_lr == "clients" and lr is None:
         raise ConfigError(

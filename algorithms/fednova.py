@@ -38,8 +38,12 @@ def fednova(
 ) -> Algorithm:
     """Divide each update by the weight of its local steps, and take steps of the mean weight.
 
-    `momentum` and `lr` are those of the clients, in a run those of `[train]` by default, outside of one no momentum;
-    `mu` is that of the client method `fedprox`, which needs `lr`.
+    Args:
+        momentum: ρ, the clients' momentum; in a run that of `[train]` by default, outside of one none. It must be 0
+            beside `mu`.
+        mu: μ, the strength of the clients' proximal term, that of the client method `fedprox`; 0 if they have none.
+            Above 0 it needs `lr`.
+        lr: η, the clients' learning rate; in a run that of `[train]` by default.
     """
     if momentum and mu:
         raise ConfigError(f"mu: expected 0 with momentum {momentum:g}, found {mu:g}")

@@ -27,5 +27,13 @@ def fedstale(
     rate: Literal["known", "count", "intervals"] = "intervals",
     least_rate: Annotated[float, Field(ge=0, le=1)] = 0.02,
 ) -> Algorithm:
-    """Mix unbiased averaging (`beta` = 0) with FedVARP's use of last updates (1), at the clients' own rates."""
+    """Mix unbiased averaging (`beta` = 0) with FedVARP's use of last updates (1), at the clients' own rates.
+
+    Args:
+        beta: β, how much of the clients' last updates H_k is used; 0 uses none.
+        rate: how π_k, the participation rate of client k, is found: "known", the probability that the selector stated
+            when it chose; "count", the share of the steps so far that used the client; "intervals", the inverse of the
+            mean number of steps between its uses before this one, 1 before its first interval.
+        least_rate: π_k counts as at least this, so that no update weighs more than a_k / least_rate.
+    """
     return debiased(weights="samples", rate=rate, least_rate=least_rate, beta=beta)

@@ -23,7 +23,13 @@ from fedsim.server.rule import Algorithm, Direction, Promise, Stack, State
 def fedstaleweight(
     *, window: Annotated[int, Field(ge=1, le=10_000)] = 5, offset: Annotated[float, Field(ge=0)] = 0.0
 ) -> Algorithm:
-    """Average the updates of the buffer, weighted by how stale each client's updates usually are."""
+    """Average the updates of the buffer, weighted by how stale each client's updates usually are.
+
+    Args:
+        window: how many of the client's last updates its average staleness runs over, this one included.
+        offset: a number of steps added to each average, which makes the weights more equal; if it is 0, an update of
+            average staleness 0 weighs nothing beside stale ones.
+    """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
         seen = grown(state["staleness"], room(stack), np.nan)

@@ -31,7 +31,9 @@ from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Needs, Stack,
 def fedvarp(*, clusters: Annotated[int | None, Field(ge=1)] = None) -> Algorithm:
     """Replace each present client's last update by its new one in the mean of all, and count the change K/m times.
 
-    `clusters` is the number of clusters that share a last update; each client has its own by default.
+    Args:
+        clusters: C, the number of clusters of ClusterFedVARP whose clients share a last update; client k of K belongs
+            to cluster floor(k C / K). Without it each client has its own, as in FedVARP.
     """
 
     def weigh(stack: Stack) -> Direction:

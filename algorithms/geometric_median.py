@@ -39,8 +39,12 @@ def geometric_median(
 ) -> Algorithm:
     """Step by the geometric median of the updates, the point with the smallest sum of distances to them.
 
-    `nu` is the smallest distance that counts, in units of the updates; `iterations` is how often the updates are
-    weighted anew, at most, and `tolerance` the relative change of the sum of distances that ends them.
+    Args:
+        weighting: α_k, the weights of the distances: "data", the clients' shares of the training samples; "uniform",
+            equal weights.
+        nu: ν, the smallest distance ‖v - g_k‖ that counts, in the unit of the updates; smaller ones count as ν.
+        iterations: how often the updates are weighted anew, at most; 0 leaves the mean with the weights α_k.
+        tolerance: the iterations end at a relative change of Σ_k α_k ‖v - g_k‖ below this; at 0 all of them run.
     """
 
     def weigh(stack: Stack) -> Direction:

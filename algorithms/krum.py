@@ -36,7 +36,11 @@ def krum(
 ) -> Algorithm:
     """Average the `keep` updates that are closest to their neighbours, with up to `attackers` hostile ones among all.
 
-    Without `attackers`, each step assumes as many as its number of updates admits.
+    Args:
+        attackers: f, the number of hostile updates to withstand. A step takes at most the f that its m updates admit,
+            ⌊(m - 3) / 2⌋ but at least 0; without the option it takes that number.
+        keep: q, how many updates of smallest score are averaged: 1 is Krum, more are Multi-Krum, and a number above m
+            keeps all; "honest" keeps m - f.
     """
 
     def weigh(stack: Stack) -> Direction:

@@ -24,7 +24,12 @@ from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def mifa(*, divisor: Literal["seen", "all"] = "seen") -> Algorithm:
-    """Average the last update of every client, whatever its age."""
+    """Average the last update of every client, whatever its age.
+
+    Args:
+        divisor: N, by which the sum of the last updates is divided: "seen", the number of clients that have sent an
+            update; "all", that of all K clients, so that those without an update count as not moving.
+    """
 
     def direction(stack: Stack) -> Direction:
         last = latest(stack.clients)

@@ -42,9 +42,19 @@ def qfedavg(
 ) -> Algorithm:
     """Give clients of large loss a larger weight, the more the larger `q` is; q = 0 is the plain mean.
 
-    `lr` is the clients' learning rate, `L` the Lipschitz constant, 1/lr by default; one of them is needed.
-    `losses` are those of the received model, before training, or of the client's own model, after it. `reduction` is
-    over a client's training samples.
+    One of `lr` and `L` is needed.
+
+    Args:
+        q: the power q of the losses F_k in the weights.
+        lr: η, the clients' learning rate, which gives L = 1/η; in a run that of `[train]` by default. It decays as
+            theirs does.
+        L: the Lipschitz constant L of the gradients, the same in all steps. Without it L is 1/lr.
+        guard: a small number added to each F_k before it is raised to a power, so that losses of 0 cause no division by
+            zero.
+        losses: where F_k is taken: "before", at the received model, before training; "after", at the client's own
+            model, after training, as FedFV's published code does for its baseline.
+        reduction: F_k over the client's training samples: "mean", the mean of their losses; "sum", their sum, so that
+            large clients weigh as n_k^q.
     """
     rates, after = rates_of("qfedavg", lr, L), losses == "after"
 

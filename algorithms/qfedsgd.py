@@ -33,8 +33,15 @@ def qfedsgd(
 ) -> Algorithm:
     """Give clients of large loss a larger weight in one gradient step, the more the larger `q` is.
 
-    `lr` is the learning rate of the clients' step, in a run that of `[train]` by default; `L` is the Lipschitz
-    constant. Each is the other's inverse by default, and one of them is needed.
+    One of `lr` and `L` is needed.
+
+    Args:
+        q: the power q of the losses F_k in the weights; 0 weights all gradients alike.
+        lr: η, the learning rate of the clients' step, with which g_k = Δ_k / η; in a run that of `[train]` by default.
+            Without it η is 1/L.
+        L: the Lipschitz constant L of the gradients. Without it L is 1/lr.
+        guard: a small number added to each F_k before it is raised to a power, so that losses of 0 cause no division by
+            zero.
     """
     rates = rates_of("qfedsgd", lr, L)
 

@@ -25,7 +25,12 @@ from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, state
 
 
 def refl(*, beta: Annotated[float, Field(ge=0, le=1)] = 0.35) -> Algorithm:
-    """Average fresh and stale updates, stale ones by age and by how much they deviate; `beta` weighs the deviation."""
+    """Average fresh and stale updates, stale ones by age and by how much they deviate; `beta` weighs the deviation.
+
+    Args:
+        beta: β, the weight of a stale update's deviation beside its age, which has 1 - β; 0 weighs by age alone, 1 by
+            deviation alone.
+    """
 
     def direction(stack: Stack) -> Direction:
         stale = stack.staleness[: stack.m] > 0

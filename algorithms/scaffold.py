@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def scaffold(*, server_lr: Annotated[float, Field(gt=0)] = 1.0) -> Algorithm:
-    """Average the updates, and keep the mean of all clients' control variates; `server_lr` is η_g."""
+    """Average the updates, and keep the mean of all clients' control variates; `server_lr` is η_g.
+
+    Args:
+        server_lr: the server's learning rate η_g, which multiplies the mean update.
+    """
 
     def apply(direction: torch.Tensor, vectors: Vectors, facts: StepFacts) -> tuple[torch.Tensor, Vectors]:
         change = facts.received["control"] / facts.n_clients

@@ -30,7 +30,14 @@ def term(
     normaliser: Literal["running", "cohort"] = "running",
     smoothing: Annotated[float, Field(gt=0, le=1), With("normaliser", "running")] = 0.5,
 ) -> Algorithm:
-    """Weight clients by exp(t F): the larger `t`, the closer to the worst client alone."""
+    """Weight clients by exp(t F): the larger `t`, the closer to the worst client alone.
+
+    Args:
+        t: the tilt t: close to 0 the weights are nearly equal.
+        normaliser: Z, by which the weights exp(t F_k) are divided: "running", the mean of exp(t F) over the present
+            clients, smoothed over steps; "cohort", that of each step alone, so that the weights of a step sum to one.
+        smoothing: λ, the share of the present step in Z; 1 forgets earlier steps.
+    """
     share = 1.0 if normaliser == "cohort" else smoothing
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:

@@ -16,7 +16,11 @@ from fedsim.server.rule import Algorithm, Direction, Needs, Stack, State
 
 
 def term_released(*, t: Annotated[float, Field(gt=0)] = 1.0) -> Algorithm:
-    """Weight clients by exp(t F), with the normaliser of a public code."""
+    """Weight clients by exp(t F), with the normaliser of a public code.
+
+    Args:
+        t: the tilt t: the larger, the more the clients of large loss weigh; close to 0 the weights are nearly equal.
+    """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
         losses = stack.losses[: stack.m]

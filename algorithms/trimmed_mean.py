@@ -31,7 +31,12 @@ _ROUNDING = 1e-9
 
 
 def trimmed_mean(*, beta: Annotated[float, Field(ge=0, lt=0.5)] = 0.1) -> Algorithm:
-    """Average the updates, parameter by parameter, without the share `beta` of the values at each end."""
+    """Average the updates, parameter by parameter, without the share `beta` of the values at each end.
+
+    Args:
+        beta: β, the share of the m values that is left out at each end, b = ⌊β m⌋ of them; with β m < 1 the rule is the
+            plain mean.
+    """
 
     def mean(tile: torch.Tensor) -> torch.Tensor:
         k = len(tile)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import inspect
 import json
 import sys
 import textwrap
@@ -22,7 +21,7 @@ from fedsim import plugins
 from fedsim.cli.trace.importing import intervals
 from fedsim.common.errors import TraceError
 from fedsim.common.units import show_us
-from fedsim.plugins.options import options_of
+from fedsim.plugins.options import described, options_of
 from fedsim.worlds.importer import Importer, Source, build_importer, import_trace
 from fedsim.worlds.trace import Trace
 
@@ -126,10 +125,13 @@ def formats() -> list[str]:
         )
     for name in importers():
         make = plugins.factory("importer", name)
-        known = ", ".join(f"`{n} = {_shown(p.default)}`" for n, p in options_of(make).items())
-        told = " ".join((inspect.getdoc(make) or "").split("\n")[1:]).strip()
-        if known:
-            lines += ["", f"**{name}**: {known}.", *textwrap.wrap(told, 118)]
+        text, meanings = described(make)
+        told = " ".join(text.split("\n")[1:]).strip()
+        if known := options_of(make):
+            lines += ["", *textwrap.wrap(f"**{name}**: {told}" if told else f"**{name}**", 118), ""]
+            for option, parameter in known.items():
+                entry = f"- `{option} = {_shown(parameter.default)}`: {meanings[option]}"
+                lines += textwrap.wrap(entry, 118, subsequent_indent="  ", break_on_hyphens=False)
     return lines
 
 

@@ -13,6 +13,10 @@ def churn(
     """Clients that are online and offline in turn, for exponential times with means `mean_on` and `mean_off`.
 
     At every instant a client is online with probability mean_on / (mean_on + mean_off).
+
+    Args:
+        mean_on: mean time online.
+        mean_off: mean time offline, above 0.
     """
     sessions = Sessions(duration_option("mean_on", mean_on), duration_option("mean_off", mean_off))
 

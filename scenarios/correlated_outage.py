@@ -30,11 +30,17 @@ def correlated_outage(
     mean_off: str | float = "1h",
     devices: Devices = PHONES,
 ) -> Scenario:
-    """Clients of `regions` regions (1 to 10,000, drawn uniformly), which have outages.
+    """Clients of `regions` regions, which have outages.
 
-    `outage_every` is the mean time from the end of an outage of a region to the next, `hit_share` (0 to 1) the
-    probability that an outage hits a client of the region. Otherwise clients come and go as in `churn`;
-    `mean_off = 0` keeps them online. `Trace.about` holds a client's region.
+    Apart from outages clients come and go as in `churn`. `Trace.about` holds a client's region.
+
+    Args:
+        regions: R, the number of regions, 1 to 10,000; each client's region is drawn uniformly.
+        outage_every: mean time from the end of an outage of a region to the next.
+        outage_length: mean length of an outage.
+        hit_share: h, the probability that an outage hits a client of the region, 0 to 1.
+        mean_on: mean time online, apart from outages.
+        mean_off: mean time offline, apart from outages; 0: only outages take clients offline.
     """
     number_option("regions", regions, 1, 10_000)
     number_option("hit_share", hit_share, 0, 1)

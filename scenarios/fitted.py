@@ -32,6 +32,7 @@ class Length(Options):
     """How long spells last."""
 
     law: Literal["exponential", "weibull", "gamma", "lognormal", "constant"] = "exponential"
+    """Law of the lengths; "constant" is always the mean."""
     mean: str | float = "2h"
     """Mean of a typical client, by the clock of the hours."""
     shape: Annotated[float, Field(gt=0, le=1000), Unless("law", "exponential", "constant")] = 1.0
@@ -62,7 +63,9 @@ class FittedDevices(Devices):
     compute_downlink: Correlation = 0.0
     """Correlation of the logarithms of seconds per sample and download speed."""
     compute_uplink: Correlation = 0.0
+    """Correlation of the logarithms of seconds per sample and upload speed."""
     downlink_uplink: Correlation = 0.0
+    """Correlation of the logarithms of download and upload speed."""
 
     @pydantic.model_validator(mode="after")
     def _possible(self) -> FittedDevices:
@@ -149,9 +152,16 @@ def fitted(
 ) -> Scenario:
     """Clients whose lengths, hours, habits and speeds were fitted to a trace by `fedsim trace fit`.
 
-    `leaving` and `coming` are 24 multipliers, one for each hour after the world's start, or none. `always` and
-    `never` are the shares of clients that are always and never online. `spread_correlation` is that of the
-    logarithms of a client's two factors, online and offline.
+    `on` and `off` are the laws of the lengths of spells online and offline.
+
+    Args:
+        leaving: 24 multipliers, one for each hour after the world's start, and again every day. In an hour with the
+            multiplier m, spells online pass m times as fast. Empty: all hours are alike.
+        coming: the same for spells offline.
+        spread_correlation: correlation of the logarithms of a client's two factors, on its lengths online and on those
+            offline; -1 to 1.
+        always: share of clients that are always online, 0 to 1.
+        never: share of clients that are never online; together with `always` at most 1.
     """
     days = _day("leaving", leaving), _day("coming", coming)
     number_option("spread_correlation", spread_correlation, -1, 1)

@@ -43,8 +43,18 @@ def flaky_network(
 ) -> Scenario:
     """Clients whose bandwidth changes; those with `mean_off` above 0 come and go as in `churn`.
 
-    `levels` (two or more, above 0, relative to the client's own bandwidth) and `stay` (a mean time for each) belong
-    to `markov`; `sigma` (0 to 5), `memory` and `step` (1 s or more) to `ar1`. Each change is two rows of the trace.
+    Each change is two rows of the trace.
+
+    Args:
+        model: how X(t), the factor on a client's down- and uplink, changes. "markov": X jumps between `levels`. "ar1":
+            log X is a first-order autoregression.
+        levels: values of X, two or more and above 0; 1 is the client's own bandwidth.
+        stay: mean time on each of the levels before X jumps to one of the others.
+        sigma: standard deviation of log X, 0 to 5.
+        memory: time over which the correlation of log X falls to 1/e.
+        step: time between two changes of X, 1 s or more.
+        mean_on: mean time online.
+        mean_off: mean time offline; 0: clients are always online.
     """
     sessions = Sessions.of(mean_on, mean_off)
     stay_us = _checked_levels(levels, stay)

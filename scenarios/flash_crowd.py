@@ -26,10 +26,15 @@ def flash_crowd(
     mean_off: str | float = "6h",
     devices: Devices = PHONES,
 ) -> Scenario:
-    """Clients that mostly stay away, and arrive together at `times` (durations from the start of the world).
+    """Clients that mostly stay away, and arrive together at `times`.
 
-    `share` (0 to 1) is the probability that a client joins a crowd, `mean_delay` how long it takes to arrive and
-    `mean_stay` how long it stays.
+    Args:
+        times: starts of the crowds, at least one, as durations from the start of the world.
+        share: probability that a client joins a crowd, 0 to 1.
+        mean_delay: a, the mean time from the start of a crowd to a client's arrival.
+        mean_stay: b, the mean time that a client stays in a crowd.
+        mean_on: mean time online, apart from crowds.
+        mean_off: mean time offline, apart from crowds; 0: clients are always online.
     """
     starts_us = [duration_option(f"times[{i}]", time, least_us=0) for i, time in enumerate(times)]
     if not starts_us:

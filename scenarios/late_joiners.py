@@ -26,9 +26,13 @@ def late_joiners(
 ) -> Scenario:
     """Clients that appear one after another, online first, and then come and go as in `churn`.
 
-    `joining` is a table `{law, mean, shape}` as in `semi_markov`, `present_share` (0 to 1) the share that takes part
-    from the start; `mean_off = 0` keeps clients online once they have appeared. `Trace.about` holds whether a client is
-    late.
+    `joining` is the law of the time from the start of the world to the first appearance of a late client. `Trace.about`
+    holds whether a client is late.
+
+    Args:
+        present_share: q, the share of clients that take part from the start, 0 to 1.
+        mean_on: mean time online.
+        mean_off: mean time offline; 0: clients stay online once they have appeared.
     """
     number_option("present_share", present_share, 0, 1)
     sessions = Sessions.of(mean_on, mean_off)

@@ -24,10 +24,15 @@ def permanent_dropout(
     mean_off: str | float = "1h",
     devices: Devices = PHONES,
 ) -> Scenario:
-    """Clients that come and go as in `churn` (`mean_off = 0`: are online) until they leave for ever.
+    """Clients that come and go as in `churn` until they leave for ever.
 
-    `life` is a table `{law, mean, shape}` as in `semi_markov`, `loyal_share` (0 to 1) the share that stays.
-    `Trace.about` holds whether a client is loyal.
+    `life` is the law of the time from the start of the world until a client leaves for ever. `Trace.about` holds
+    whether a client is loyal.
+
+    Args:
+        loyal_share: share of clients that never leave for ever, 0 to 1.
+        mean_on: mean time online.
+        mean_off: mean time offline; 0: clients are online until they leave for ever.
     """
     number_option("loyal_share", loyal_share, 0, 1)
     sessions = Sessions.of(mean_on, mean_off)

@@ -18,8 +18,7 @@ OFF = Law(law="lognormal", mean="4h", shape=1.0)
 def semi_markov(*, on: Law = ON, off: Law = OFF, devices: Devices = PHONES) -> Scenario:
     """Clients that are online and offline in turn, for times of the laws `on` and `off`.
 
-    A law is a table `{law, mean, shape}`: `exponential`, `weibull`, `gamma`, `lognormal`, `uniform` or `constant`,
-    with the mean as a duration and, for those that have one, a shape from 0.1 to 10.
+    A law is a table `{law, mean, shape}`.
     """
 
     def client(env: Clock, me: Me) -> Life:

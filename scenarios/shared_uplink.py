@@ -37,12 +37,18 @@ def shared_uplink(
     mean_off: str | float = 0,
     devices: Devices = PHONES,
 ) -> Scenario:
-    """Cells of `cell_clients` clients (1 to 100,000, in order of number) whose uplink is shared with other traffic.
+    """Cells of `cell_clients` clients whose uplink is shared with other traffic.
 
-    `cell_bytes_per_s` is the capacity of a cell, `channels` (1 to 1,000) the number of transfers that fill it,
-    `load` (0 up to but less than 1) the share of it that background traffic takes, and `mean_transfer` the mean time
-    of a background transfer that has a channel to itself. Clients with `mean_off` above 0 come and go as in
-    `churn`. `Trace.about` holds a client's cell.
+    Clients with `mean_off` above 0 come and go as in `churn`. `Trace.about` holds a client's cell.
+
+    Args:
+        cell_clients: number of clients in a cell, 1 to 100,000; cells are filled in order of the clients' numbers.
+        cell_bytes_per_s: C, the capacity of a cell's uplink, at least 1 byte per second.
+        channels: c, the number of transfers that fill a cell, 1 to 1,000; a single transfer gets at most C / c.
+        load: r, the share of the capacity that background traffic takes, 0 to 0.999.
+        mean_transfer: m, the mean time of a background transfer that has a channel to itself.
+        mean_on: mean time online.
+        mean_off: mean time offline; 0: clients are always online.
     """
     number_option("cell_clients", cell_clients, 1, 100_000)
     number_option("cell_bytes_per_s", cell_bytes_per_s, 1)

@@ -39,9 +39,18 @@ def stragglers(
 ) -> Scenario:
     """Clients whose speeds have a heavy tail; those with `mean_off` above 0 come and go as in `churn`.
 
-    `shape` (0.1 to 10) is the exponent of `pareto` and `zipf` and the sigma of `lognormal` and `half_normal`; no
-    slowdown exceeds `most` (1 to 1e6). With `slow_network` down- and uplink are slower by the same factor.
     `Trace.about` holds the slowdown.
+
+    Args:
+        law: law of a client's slowdown S, the factor on its time per sample; U is uniform on [0, 1), Z standard normal.
+            "pareto": S = U^(-1/shape). "zipf": S is a whole number k with probability proportional to k^-shape.
+            "lognormal": S = exp(shape Z). "half_normal": S = shape |Z|, at least 0.001; FedBuff's training times.
+            "uniform": S = 1 + (most - 1) U.
+        shape: exponent of "pareto" and "zipf", sigma of "lognormal" and "half_normal"; 0.1 to 10.
+        most: greatest slowdown, 1 to 1e6; greater ones are cut to it.
+        slow_network: whether down- and uplink are slower by the same factor, too.
+        mean_on: mean time online.
+        mean_off: mean time offline; 0: clients are always online.
     """
     number_option("shape", shape, 0.1, 10)
     number_option("most", most, 1, 1e6)

@@ -29,8 +29,12 @@ def ditto(
 ) -> ClientMethod:
     """Train a personal model beside the update; lam = 0 is local training alone, a large lam the global model.
 
-    epochs, lr: of the personal model; by default those of `[train]`. adapt_steps: minibatches from which a client that
-    never trains makes its personal model; by default those of a job.
+    Args:
+        lam: the strength λ of the pull of the personal model v towards the received model w.
+        epochs: the epochs for which a job trains the personal model; by default those of `[train]`.
+        lr: the learning rate of the personal model, before its decay; by default that of `[train]`.
+        adapt_steps: how many minibatches a client that never trains takes to make its personal model from the evaluated
+            one; by default those of a job.
     """
 
     def adapt(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:

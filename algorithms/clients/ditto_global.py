@@ -15,5 +15,9 @@ from fedsim.training.client_method import ClientMethod
 
 
 def ditto_global(*, lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1) -> ClientMethod:
-    """Step twice with each gradient, the second time with a pull of strength lam towards the received model."""
+    """Step twice with each gradient, the second time with a pull of strength lam towards the received model.
+
+    Args:
+        lam: the strength λ of that pull, lam (v - w); 0 makes the second step a plain one too.
+    """
     return ClientMethod(proximal=lam, plain_step_first=True)

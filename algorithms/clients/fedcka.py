@@ -28,7 +28,12 @@ _TINY = 1e-12
 def fedcka(
     *, mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0, layers: Annotated[int, Field(ge=1)] = 2
 ) -> ClientMethod:
-    """Contrast the first `layers` layers with those of the global and of the client's previous model; mu weighs it."""
+    """Contrast the first `layers` layers with those of the global and of the client's previous model; mu weighs it.
+
+    Args:
+        mu: μ, the weight of the contrast term beside the loss F_k; 0 is plain local SGD.
+        layers: how many layers are compared: the first ones with parameters, in the order in which the model runs them.
+    """
 
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
         if kept is None or mu == 0:

@@ -17,7 +17,11 @@ from fedsim.training.client_method import ClientMethod, Offset
 
 
 def feddyn(*, alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01) -> ClientMethod:
-    """Train with a penalty that makes local optima agree with the global one; `alpha` is its weight."""
+    """Train with a penalty that makes local optima agree with the global one; `alpha` is its weight.
+
+    Args:
+        alpha: α, the weight of both parts of the penalty: the linear term ⟨v, L_k⟩ and the proximal term ‖v - w‖² / 2.
+    """
     linear = Offset(
         vector=lambda drift, received: alpha * drift,
         after=lambda update, drift, received, rate: (drift - update, {}),

@@ -25,7 +25,14 @@ def fedprox(
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False), Unless("form", "released")] = 0.1,
     form: Literal["paper", "doubled", "released"] = "paper",
 ) -> ClientMethod:
-    """Add mu (v - w) to each gradient; mu = 0 is plain local SGD."""
+    """Add mu (v - w) to each gradient; mu = 0 is plain local SGD.
+
+    Args:
+        mu: μ, the strength of the pull towards the received model w.
+        form: the penalty: "paper", mu/2 ‖v - w‖²; "doubled", mu ‖v - w‖², twice as strong, as in the code of the
+            Fed-MGDA+ authors; "released", none, and a job ends after one plain step on its first minibatch, as a slip
+            in the code of the FedMDFG and FedLF authors makes it.
+    """
     if form == "released":
         return ClientMethod(_one_step, draws=False, passes=lambda epochs: 1.0, most_steps=1)
     return ClientMethod(proximal=2 * mu if form == "doubled" else mu)

@@ -39,8 +39,16 @@ def qmaml(
 ) -> ClientMethod:
     """Descend the loss after adapting to the client's support samples, the share `support` of its training samples.
 
-    `order = "first"` takes the gradient at theta'; "second" differentiates through the inner steps, at several times
-    the cost. adapt_steps: steps of a client that never trains, from the evaluated model.
+    Args:
+        inner_lr: the learning rate of the inner steps, by which clients adapt the model.
+        inner_steps: how many inner steps adapt the model before each step of training, and make the personal model of a
+            client that trains.
+        support: the share of a client's training samples on which it adapts; the loss after adapting is that of the
+            others, the query.
+        order: the gradient of the query loss: "first", the one at the adapted model theta'; "second", the one at the
+            model before adapting, through the inner steps, at several times the cost.
+        adapt_steps: how many steps a client that never trains takes from the evaluated model to its personal model, at
+            the rate `inner_lr` on all of its training samples.
     """
 
     adapt = _Adaptation(inner_lr, inner_steps, order == "second")

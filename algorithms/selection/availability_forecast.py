@@ -22,9 +22,13 @@ from fedsim.engine.selector import Choice, Selector, State, View
 def availability_forecast(
     *, prefer: Literal["staying", "leaving"] = "staying", ahead: str | float | None = None
 ) -> Selector:
-    """Choose the clients that are most likely to stay online for the time `ahead` (such as "30m"), or to leave.
+    """Choose the clients that are most likely to stay online for the time `ahead`, or to leave.
 
-    Without `ahead` the time is that of the client's job.
+    Args:
+        prefer: "staying" puts the highest chance to be online first, so that fewer jobs are lost; "leaving" puts the
+            lowest first, as REFL does, so that clients that are rarely online get their turn.
+        ahead: time from now that the forecast covers, such as "30m"; None: as long as the client's last job took, or
+            would take now if none has arrived.
     """
     ahead_us = None if ahead is None else duration_option("availability_forecast", "ahead", ahead)
     order = choose_highest if prefer == "staying" else choose_lowest

@@ -37,10 +37,18 @@ def biased(
     labels: Annotated[list[Annotated[int, Field(ge=0)]] | None, With("by", "label")] = None,
     values: Annotated[list[str | int] | None, Unless("by", "label", "speed", "n_samples")] = None,
 ) -> Selector:
-    """Prefer clients by `by` ("label", "speed", "n_samples" or a column that the world knows, such as "region").
+    """Prefer clients by a label, their speed, their number of samples, or a column that the world knows of them.
 
-    `strength` 0 is uniform sampling, 1 takes the preferred clients only. `labels` are needed for "label",
-    `values` for a column that holds words.
+    Args:
+        by: what gives a client its score. "label": the share of its samples that have one of `labels`. "speed": minus
+            the time that its last job took, or would take now if none has arrived. "n_samples": the number of its
+            training samples. Any other text: a column that the world knows of its clients, such as "region"; the score
+            is the number there, or with `values` whether the entry is one of them.
+        strength: chance of each place to go to the clients with the best scores; 0 is uniform sampling, 1 takes the
+            preferred clients only.
+        sign: 1 prefers the highest scores, -1 the lowest.
+        labels: the preferred labels, needed with by = "label".
+        values: the preferred entries of the column, needed if it holds words.
     """
     if by == "label" and not labels:
         raise ConfigError("selector 'biased' with by = \"label\" needs the option 'labels'")

@@ -36,7 +36,11 @@ def divfl(
 ) -> Selector:
     """Choose clients whose last updates represent those of all clients.
 
-    `share` is that of all clients which is looked at for each place, all candidates if not given.
+    Args:
+        share: share of all clients, drawn at random, that is looked at for each place (stochastic greedy; 0.1 in the
+            authors' code), but at least as many clients as there are places; None: all candidates (greedy).
+        distance: distance of two updates: "euclidean" is the paper's, "squared" its square, as some other
+            implementations take it.
     """
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:

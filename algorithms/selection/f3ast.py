@@ -36,7 +36,11 @@ Initial = Literal["places", "samples", "equal"]
 def f3ast(*, b: Annotated[float, Field(gt=0, lt=1)] = 0.01, initial: Initial = "places") -> Selector:
     """Choose the clients with the largest ratio of weight to rate of participation, and state the rates.
 
-    `b` is the weight of the last choice in the rates; `initial` says where they begin.
+    Args:
+        b: weight of the last choice in the rates r, which are moving averages of how often each client is chosen.
+        initial: rates before the first choice, with K clients. "places": k / K, with k the places of the first choice,
+            so that rates add up to k at once. "samples": the client's share of all samples. "equal": 1 / K. The latter
+            two are those of the authors' code and add up to 1, with which the first steps are up to k times too long.
     """
 
     def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Choice, State]:

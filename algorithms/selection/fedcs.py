@@ -26,8 +26,12 @@ def fedcs(
 ) -> Selector:
     """Choose as many clients as can report before the deadline, those that cost least time first.
 
-    `deadline` (such as "10m") is the pacing's by default. `upload_share` is the share of a job's time that the upload
-    takes if all clients share one channel. No client is chosen while none can meet the deadline.
+    No client is chosen while none can meet the deadline.
+
+    Args:
+        deadline: time in which all chosen clients have to report, such as "10m"; None: the deadline of the pacing.
+        upload_share: s, the share of a job's time that the upload takes if uploads follow one another on a shared
+            channel, as in FedCS; 0: every client has its own link.
     """
     own_us = None if deadline is None else duration_option("fedcs", "deadline", deadline)
 

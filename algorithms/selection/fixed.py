@@ -23,8 +23,12 @@ Client = Annotated[int, Field(ge=0)]
 def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> Selector:
     """Choose the named clients that are online and idle, in the order of the plan.
 
-    The plan is either `clients`, a list for all steps, or `table`, a CSV or Parquet file with the columns `step` (steps
-    taken so far, from 0) and `client`. Steps that the table does not name choose no client.
+    The plan is either `clients` or `table`.
+
+    Args:
+        clients: numbers of the clients to choose in every step.
+        table: a CSV or Parquet file with the columns `step` (steps taken so far, from 0) and `client`; steps that it
+            does not name choose no client.
     """
     if (clients is None) == (table is None):
         raise ConfigError("selector 'fixed' takes either the option 'clients' or the option 'table'")

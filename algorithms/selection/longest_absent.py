@@ -16,7 +16,9 @@ from fedsim.engine.selector import Choice, Selector, View, stateless
 def longest_absent(*, since: Literal["used", "dispatched"] = "used") -> Selector:
     """Choose the clients whose last update was used in the earliest step, first those without one; ties at random.
 
-    `since = "dispatched"` takes the step of the last dispatch instead, so that lost jobs count too.
+    Args:
+        since: which step of a client counts. "used": the one that used its last update. "dispatched": that of its last
+            dispatch instead, so that lost jobs count too.
     """
 
     def select(view: View, k: int, rng: np.random.Generator) -> Choice:

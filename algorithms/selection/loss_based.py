@@ -43,7 +43,15 @@ def loss_based(
     alpha2: Annotated[float, Field(ge=0), OfAFL] = 0.01,
     alpha3: Annotated[Share, OfAFL] = 0.1,
 ) -> Selector:
-    """Draw clients by the loss that they reported last; `alpha1` to `alpha3` are those of Goetz et al."""
+    """Draw clients by the loss that they reported last.
+
+    Args:
+        variant: "proportional" draws in proportion to the loss. "afl" is active federated learning (Goetz et al. 2019,
+            Algorithm 2), which draws by the value v = loss · √n of a client with n samples.
+        alpha1: α1, the share of the candidates, those with the lowest values, that are not drawn by value.
+        alpha2: α2, how strongly values count: clients are drawn in proportion to exp(α2 v); 0: all alike.
+        alpha3: α3, the share of the places that are drawn uniformly.
+    """
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:
         clients, losses = view.candidates, view.last_loss[view.candidates]

@@ -44,7 +44,12 @@ def optimal_sampling(
 ) -> Selector:
     """Draw clients with the probabilities that minimise the variance of an unbiased estimate of the full update.
 
-    `weights` are a_k: the shares of the samples, or 1 / K. `floor` is the share of uniform sampling.
+    Args:
+        by: what stands for ‖D_k‖, the norm of a client's update. "norms": that of its last update that a step received.
+            "losses": the loss that it reported last, which costs no memory.
+        weights: a_k, a client's weight in the objective. "samples": its share of the samples. "uniform": 1 / K.
+        floor: share of the probability that is uniform, so that clients with small old norms are asked again; 0 is the
+            paper's.
     """
     need: Need = "norms" if by == "norms" else "losses"
 

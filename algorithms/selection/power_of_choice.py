@@ -26,7 +26,11 @@ def power_of_choice(
 ) -> Selector:
     """Choose the clients with the largest losses among `d` drawn in proportion to data size.
 
-    `d` is 2 k by default, at least k and at most the number of candidates; d = k equals `weighted`.
+    Args:
+        d: number of candidates drawn, at least k and at most all of them; None: 2 k. With d = k this equals `weighted`.
+        losses: "asked" (π_pow-d) asks the drawn candidates for the loss of the current model, which takes no virtual
+            time. "reported" (π_rpow-d) takes the loss that each client reported last, infinite for those that never
+            did.
     """
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:

@@ -22,8 +22,11 @@ from fedsim.engine.selector import Clients, Ints, Selector, View, stateless
 def quota(*, group: str = "client", floor: Annotated[float, Field(ge=0, le=1)] = 0.5) -> Selector:
     """Give every group at least the share `floor` of an equal part of the jobs, and the rest to any client.
 
-    `group` is "client", "label" (the most frequent one) or a column that the world knows of its clients, such as
-    "region". With `floor` 0 this is uniform sampling, with 1 all groups get the same.
+    Args:
+        group: "client" makes each client a group, "label" groups clients by their most frequent label, and any other
+            text by a column that the world knows of its clients, such as "region".
+        floor: share of an equal part of the jobs that each group is owed; 0 is uniform sampling, with 1 all groups get
+            the same.
     """
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:

@@ -56,7 +56,20 @@ def refl(
 ) -> Selector:
     """Choose the least available clients first, and fewer of them while stragglers are about to report.
 
-    `initial` is μ before the first round.
+    Args:
+        variant: which clients go first, at time t and with μ the average duration of a round. "paper": those that are
+            least likely to be online in [t + μ, t + 2 μ]. "released" (the authors' code): those that are online
+            throughout [t, t + μ] but not throughout [t + μ, t + 2 μ].
+        forecast: how it is known who will be online. "trace": from the future itself (clairvoyant), as in the authors'
+            experiments. "learned": from the hours of the day at which the client was online before.
+        a: weight of the past in μ: after a round of duration D, μ becomes (1 - a) D + a μ.
+        initial: μ before the first round.
+        kept: share of the clients that go first which keep their place, in the manner of a forecast of this accuracy;
+            the others join the rest.
+        adaptive: whether the number of clients N is reduced by the number of jobs that are expected to report within μ,
+            to 1 at least.
+        target: N, the number of clients to choose, never more than the free places; None: the number of free places.
+        cap: greatest share of N that `adaptive` cuts.
     """
     initial_us = duration_option("refl", "initial", initial)
     ranking = _Ranking(variant, forecast)

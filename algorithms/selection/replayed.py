@@ -40,7 +40,11 @@ class _Record:
 
 
 def replayed(*, jobs: Path) -> Selector:
-    """Choose the clients of `jobs`, a run's `jobs.parquet`; the manifest beside it tells when the run ended."""
+    """Choose exactly the clients that a recorded run chose, when it chose them.
+
+    Args:
+        jobs: path of the recorded run's `jobs.parquet`; the manifest beside it tells when the run ended.
+    """
     record = _recorded(jobs)
 
     def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Choice, State]:

@@ -42,8 +42,16 @@ def tifl(
 ) -> Selector:
     """Choose all clients of a round from one tier of similar speed.
 
-    `odds` are the first probabilities of the tiers, fastest first, up to a factor. `credits` is how often each
-    tier may be drawn, without limit if not given. `interval` is I, in server steps. `t_max` is a duration.
+    Args:
+        policy: how tiers are drawn. "static": always with the probabilities `odds`. "adaptive": begins with `odds`; if
+            the accuracy of the tier drawn last has not risen since the last check, tiers get probabilities by rank of
+            accuracy, the worst the highest.
+        tiers: m, the number of tiers, which have equal size.
+        odds: first probabilities of the tiers, fastest first, up to a factor; None: all equal (the paper's "uniform"
+            policy, if "static").
+        credits: how often each tier may be drawn; if no tier has any left, all get theirs again. None: no limit.
+        interval: I, the server steps from one building of the tiers to the next, and between checks of "adaptive".
+        t_max: longest duration of a job; clients that take longer are left out (the paper's drop-outs). None: no limit.
     """
     limit_us = np.inf if t_max is None else duration_option("tifl", "t_max", t_max)
     first = np.ones(tiers) if odds is None else np.asarray(odds, dtype=np.float64)

@@ -36,7 +36,8 @@ from fedsim.engine.selector import Choice, Floats, Selector, State, View
 def ucb_cs(*, gamma: Annotated[float, Field(gt=0, le=1)] = 0.7) -> Selector:
     """Choose the clients with the largest upper confidence bounds of their discounted mean losses.
 
-    `gamma` is the factor on what happened a step ago; 1 forgets nothing.
+    Args:
+        gamma: γ, the weight of a step relative to the next one in losses and counts; 1 forgets nothing.
     """
 
     def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Choice, State]:

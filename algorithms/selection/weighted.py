@@ -23,7 +23,9 @@ from fedsim.engine.selector import Choice, Floats, Selector, View, stateless
 def weighted(*, replacement: bool = False) -> Selector:
     """Choose clients at random with probability proportional to their number of training samples.
 
-    `replacement` draws `k` times from all candidates and counts those drawn several times once.
+    Args:
+        replacement: draw `k` times from all candidates and count those drawn several times once, as in q-FFL's text;
+            otherwise draw one after another without replacement, as in its code.
     """
 
     def select(view: View, k: int, rng: np.random.Generator) -> Choice:

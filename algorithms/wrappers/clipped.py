@@ -26,6 +26,10 @@ def clipped(
     """Shorten rows to at most `norm`, or to `median_multiple` times the median norm of the present rows.
 
     Without either, rows are shortened to the median norm; both together are refused.
+
+    Args:
+        norm: the largest norm of a row, in the unit of the updates.
+        median_multiple: the largest norm of a row, as a multiple of the median norm of the present rows.
     """
     refuse_scale_free(rule)
     if norm is not None and median_multiple is not None:

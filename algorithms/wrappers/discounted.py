@@ -30,7 +30,11 @@ def discounted(
 ) -> Algorithm:
     """Multiply each row by a discount of its staleness s, in server steps, then run the rule.
 
-    polynomial: (s + 1)^-a. sqrt: (s + 1)^-½. hinge: 1 up to s = `b`, then 1 / (a (s - b) + 1). constant: 1.
+    Args:
+        staleness: the discount: "constant", 1; "polynomial", (s + 1)^-a; "hinge", 1 up to s = b, then 1 / (a (s - b) +
+            1); "sqrt", (s + 1)^-½.
+        a: how fast the discount falls with s: the larger, the faster.
+        b: the largest staleness, in server steps, of rows that are not discounted.
     """
     refuse_scale_free(rule)
 

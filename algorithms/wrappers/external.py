@@ -27,7 +27,12 @@ from fedsim.server.rule import Algorithm, Direction, Stack, State
 
 
 def external(rule: Algorithm, *, tau: Annotated[int, Field(ge=1)] = 1) -> Algorithm:
-    """Project the rule's direction off the updates of clients absent for up to `tau` steps, from step `tau` on."""
+    """Project the rule's direction off the updates of clients absent for up to `tau` steps, from step `tau` on.
+
+    Args:
+        tau: τ, the most steps for which a client may be absent and its last update still count; the first τ steps of
+            the run are not projected.
+    """
     refuse_memory(rule)
     refuse_columns(rule, "a projection needs the weights of a sum")
 

@@ -30,7 +30,13 @@ def layerwise(
     merging: bool = True,
     zero_tolerance: Annotated[float, Field(ge=0, lt=1), With("merging", True)] = 1e-4,
 ) -> Algorithm:
-    """Run the rule layer by layer; `zero_tolerance` is the relative norm below which a block is joined."""
+    """Run the rule layer by layer; `zero_tolerance` is the relative norm below which a block is joined.
+
+    Args:
+        merging: whether a block whose direction is zero joins its neighbour, and the rule runs on the two together.
+        zero_tolerance: a direction counts as zero if its norm is at most this share of the weighted sum of the rows'
+            norms.
+    """
     _check_rule(rule)
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:

@@ -40,8 +40,15 @@ def server_opt(
 ) -> Algorithm:
     """Feed the rule's direction to an optimiser of step size `lr`.
 
-    `betas` are (β₁, β₂); `momentum` and `adagrad` use the first alone, and refuse another second one. `tau` bounds how
-    much small entries are amplified.
+    Args:
+        kind: the optimiser: "momentum", heavy-ball momentum (FedAvgM); "adagrad", "adam" and "yogi" divide the momentum
+            m by √v + τ, where the second moment v becomes v + d², β₂ v + (1 - β₂) d², or v - (1 - β₂) d² sign(v - d²),
+            in this order.
+        lr: η, the step size of the server.
+        betas: (β₁, β₂), the decay factors of the first and of the second moment; "momentum" and "adagrad" use β₁ alone,
+            and refuse a β₂ other than the default.
+        tau: τ, added to √v: the larger, the less small entries of the direction are amplified. The second moment v
+            starts at τ².
     """
     if kind in ("momentum", "adagrad") and betas[1] != _BETAS[1]:
         raise ConfigError(

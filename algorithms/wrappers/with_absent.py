@@ -25,8 +25,9 @@ def with_absent(
 ) -> Algorithm:
     """Let the rule count the last updates of absent clients as present.
 
-    `window` is how many steps back: a number, `participation` for FedLF's M/m (M clients seen before, m present),
-    or `all`.
+    Args:
+        window: how many steps a client may be absent for its last update to count: a number; "participation", FedLF's
+            M/m, with M clients seen before and m present; "all", any number.
     """
     refuse_memory(rule)
     memory = window if isinstance(window, int) else math.inf

@@ -55,8 +55,12 @@ def lstm(
 ) -> nn.Module:
     """Predict the next character from those before it; by default the model of LEAF and q-FFL for Shakespeare.
 
-    hidden: width of each LSTM layer. alphabet: number of different characters; by default the number of classes. For
-    layer-wise rules each layer is a block. Raises ConfigError when samples are not sequences [length].
+    For layer-wise rules each layer is a block. Raises ConfigError when samples are not sequences [length].
+
+    Args:
+        embedding: width of the vector that stands for a character.
+        hidden: width of each LSTM layer.
+        alphabet: number of different characters; None: the number of classes.
     """
     if len(in_shape) != 1:
         raise ConfigError(

@@ -25,8 +25,9 @@ def mlp(
 ) -> nn.Module:
     """Linear layers with ReLU between them, over the flattened sample.
 
-    hidden: width of each hidden layer; empty for logistic regression.
-    doubled_softmax: end with a softmax, whose outputs the cross-entropy takes for logits, as in FedFV's code.
+    Args:
+        hidden: width of each hidden layer; empty for logistic regression.
+        doubled_softmax: end with a softmax, whose outputs the cross-entropy takes for logits, as in FedFV's code.
     """
     from torch import nn  # slow to import, and not needed to read a configuration that names this model
 

@@ -74,9 +74,13 @@ def nfresnet(
 ) -> nn.Module:
     """A 3x3 convolution, stages of residual blocks, the mean over the image, a linear layer.
 
-    stem: channels of the first convolution. stages: channels of each stage; all but the first halve the image.
-    blocks: residual blocks in a stage. alpha: factor on a block's convolutions, which are added to its shortcut. Raises
-    ConfigError when samples are not [channels, height, width].
+    Raises ConfigError when samples are not [channels, height, width].
+
+    Args:
+        stem: channels of the first convolution.
+        stages: channels of each stage; all but the first halve the image.
+        blocks: residual blocks in a stage.
+        alpha: factor on a block's convolutions, which are added to its shortcut.
     """
     if len(in_shape) != 3:
         raise ConfigError(

@@ -20,8 +20,10 @@ def softmax(
 ) -> nn.Module:
     """One linear layer over the flattened sample.
 
-    zero_init: start from zeros, the usual choice for a convex problem, and not as `torch.nn.Linear` does.
-    doubled_softmax: end with a softmax, whose outputs the cross-entropy takes for logits, as in FedFV's code.
+    Args:
+        bias: whether the layer has a bias for each class.
+        zero_init: start from zeros, the usual choice for a convex problem, and not as `torch.nn.Linear` does.
+        doubled_softmax: end with a softmax, whose outputs the cross-entropy takes for logits, as in FedFV's code.
     """
     from torch import nn  # slow to import, and not needed to read a configuration that names this model
 

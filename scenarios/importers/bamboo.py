@@ -38,7 +38,9 @@ _COUNT = re.compile(r"\d{4}-\d\d-\d\d, ?\d\d:\d\d:\d\d, ?\d+\s*$")
 def bamboo(*, after_end: AfterEnd = "repeat") -> Importer:
     """Spot machines by add and remove events, or by counts of machines alive (Bamboo).
 
-    `after_end` says what happens after the longest file.
+    Args:
+        after_end: what follows the end of the longest file. "repeat": the world begins again. "stop": everybody is
+            offline. "error": questions about later times are refused.
     """
     return Importer(
         recognises=_recognises,

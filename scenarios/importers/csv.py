@@ -53,13 +53,20 @@ def csv(
 
     Times count from 0: subtract the midnight before the first from Unix times. Dates such as `2024-03-01 06:30:00`, all
     without a zone or with the same offset, count from the midnight before the first; write them in UTC, as the clocks
-    of many zones change twice a year. `unit` is the unit of columns whose name has none, `kind` that of all rows of a
-    table without that column. Rows of the kind `offline` are for clients that are never online; between other intervals
-    a client is offline anyway. `horizon` is the length of the world, by default the last end; `after_end` says what
-    happens then. `outside` says whether a client is `offline` or `unknown` before its first and after its last
-    interval. Availability is unknown for clients that have speeds alone. `order` numbers clients by their `first` rows,
-    or by `name` as a Task of your own data does. `merge` joins intervals of one client and kind that overlap, which are
-    refused otherwise. `separator` separates cells.
+    of many zones change twice a year. Rows of the kind `offline` are for clients that are never online; between other
+    intervals a client is offline anyway. Availability is unknown for clients that have speeds alone.
+
+    Args:
+        unit: unit of the columns `start` and `end`; a column such as `start_ms` has that of its name.
+        kind: kind of all rows of a table without that column, and of rows whose cell there is empty.
+        horizon: length of the world; None: up to the last end.
+        after_end: what follows the horizon. "repeat": the world begins again. "stop": everybody is offline. "error":
+            questions about later times are refused.
+        outside: whether a client is "offline" or "unknown" before its first and after its last interval.
+        order: how clients are numbered: by their "first" rows, or by "name" as a Task of your own data does.
+        merge: join intervals of one client and kind that overlap or meet, but not those of speeds; otherwise intervals
+            that overlap are refused.
+        separator: the character that separates cells.
     """
     options = Plain(unit, kind, horizon, after_end, outside, order, merge)
     if len(separator) != 1 or separator in '"\r\n':

@@ -21,7 +21,8 @@ _FACTS = {"cpu_f": "cpu_score", "ram": "ram_gb", "fp16_mem": "fp16_mem_mb", "and
 def device_spec(*, training_factor: float = 3.0) -> Importer:
     """Compute speeds of phones in Propius' client_spec_speed.
 
-    `training_factor` is the ratio of the times to train on a sample and to infer it (3 in FedScale).
+    Args:
+        training_factor: ratio of the times to train on a sample and to infer it; 3 in FedScale.
     """
     factor_option("training_factor", training_factor)
     return Importer(

@@ -43,8 +43,9 @@ from fedsim.worlds.importer import Imported, Importer, Source
 def fedscale_availability(*, period: str | float | None = None) -> Importer:
     """Charging windows of FedScale's client_behave_trace, looped after each client's own finish_time.
 
-    `period` is the time after which the windows of clients without a `finish_time` begin again; without it, such
-    clients are unknown after their last window.
+    Args:
+        period: time after which the windows of clients without a `finish_time` begin again; None: such clients are
+            unknown after their last window.
     """
     return Importer(
         recognises=_recognises,

@@ -29,10 +29,12 @@ def fedscale_capacity(
 ) -> Importer:
     """Compute and network speeds of FedScale's client_device_capacity.
 
-    `training_factor` is the ratio of the times to train on a sample and to infer it (3 in FedScale). `network` chooses
-    the speeds: `communication` both ways, `dl_ul` the pair, `auto` the pair where all clients have it.
-    `bits_per_kbit = 1024` is FedScale's own arithmetic, for worlds in which `cost.formula` is not `fedscale`, which has
-    the same factor.
+    Args:
+        training_factor: ratio of the times to train on a sample and to infer it; 3 in FedScale.
+        network: which speeds are taken. "communication": that field, both ways. "dl_ul": the pair `dl_kbps` and
+            `ul_kbps`. "auto": the pair if all clients have it, else `communication`.
+        bits_per_kbit: bits in a kbit. 1024 is FedScale's own arithmetic, for worlds in which `cost.formula` is not
+            `fedscale`, which has the same factor.
     """
     factor_option("training_factor", training_factor)
     bytes_per_kbit = bits_per_kbit / 8

@@ -49,9 +49,12 @@ def flash_devices(
 ) -> Importer:
     """Compute speeds of phones by FLASH's classes; the spread of a class is kept as `compute_cv`.
 
-    A sample takes the class's mean time for a batch of `task`, divided by `batch_size` (100 for shakespeare, else
-    10). `unknown` says whether phones without a score get a class drawn with FLASH's weights and `seed`, or are
-    dropped.
+    Args:
+        task: FLASH's task whose mean time for a batch is taken.
+        batch_size: number of samples by which the time for a batch is divided; None: 100 for "shakespeare", else 10.
+        unknown: what becomes of phones without a score: "draw" gives them a class drawn with FLASH's weights, "drop"
+            leaves them out.
+        seed: seed of these draws.
     """
     size = BATCH_SIZES[task] if batch_size is None else batch_size
     if size < 1:

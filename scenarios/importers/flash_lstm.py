@@ -27,8 +27,11 @@ def flash_lstm(
 ) -> Importer:
     """Compute speeds of FLASH's three phones for one LSTM layer, at one point of the grid.
 
-    The time for a batch is divided by `batch_size`. The grid: `in_size` and `out_size` from 50 to 1000 in steps of 50,
-    `batch_size` from 5 to 50 in steps of 5, `seq_len` of 2, 4, 6, 8 or 10.
+    Args:
+        in_size: input size of the layer, from 50 to 1000 in steps of 50.
+        out_size: output size of the layer, from 50 to 1000 in steps of 50.
+        batch_size: samples in a batch, from 5 to 50 in steps of 5; the time for a batch is divided by it.
+        seq_len: length of a sequence: 2, 4, 6, 8 or 10.
     """
     point = np.array([in_size, out_size, batch_size, seq_len], np.float64)
     return Importer(

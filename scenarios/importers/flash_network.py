@@ -32,7 +32,8 @@ _BYTES = {"kB/s": 1000.0, "kbit/s": 125.0}
 def flash_network(*, unit: Literal["kB/s", "kbit/s"] = "kB/s") -> Importer:
     """Mean network speeds of FLASH's phones; the spread is kept as `downlink_cv` and `uplink_cv`, deviation / mean.
 
-    `unit` is the unit of the numbers: `kB/s` follows FLASH's arithmetic, `kbit/s` its comment.
+    Args:
+        unit: unit of the numbers: "kB/s" follows FLASH's arithmetic, "kbit/s" its comment.
     """
     return Importer(
         recognises=_recognises,

@@ -49,10 +49,17 @@ def flash_states(
 ) -> Importer:
     """Windows in which phones of FLASH's state_traces.json were ready; they repeat after each phone's own length.
 
-    `ready`: `flash` (locked, on Wi-Fi, charging: FLASH's code), `charging` (FedScale's rule), `charging_wifi`, or
-    `idle_charging_wifi` (screen off, charging, on Wi-Fi: FLASH's paper). `open_end` is for windows still open at the
-    last line, `no_window` for phones without a window, `malformed` for phones with a line that does not split in two;
-    FLASH drops all three. `origin` is the date and time of time 0, or `first` for the earliest line of all.
+    Args:
+        ready: when a phone is ready. "flash": locked, on Wi-Fi and charging (FLASH's code). "charging": FedScale's
+            rule. "charging_wifi": charging and on Wi-Fi. "idle_charging_wifi": screen off, charging and on Wi-Fi
+            (FLASH's paper).
+        open_end: windows still open at a phone's last line: "drop" leaves them out, as FLASH does, "keep" ends them
+            there.
+        no_window: phones without a window: "drop" leaves them out, as FLASH does, "keep" makes them clients that are
+            never online.
+        malformed: phones with a line that does not split in two: "refuse" raises an error, "drop" leaves them out, as
+            FLASH does.
+        origin: date and time of time 0, such as "2020-01-02 00:00:00"; "first": the earliest line of all.
     """
     options = _Options(ready, open_end == "keep", no_window == "keep", malformed == "drop", _origin(origin))
     return Importer(

@@ -38,7 +38,10 @@ STEP_S = 15
 def flgo_pings(*, merge: bool = False, after_end: AfterEnd = "repeat") -> Importer:
     """Pings of app users in steps of 15 s (FLGo): online while there is a ping.
 
-    `merge` joins steps that touch. `after_end` says what happens after the last ping.
+    Args:
+        merge: join steps that touch into one interval.
+        after_end: what follows the last ping. "repeat": the world begins again. "stop": everybody is offline. "error":
+            questions about later times are refused.
     """
     return Importer(
         recognises=_recognises,

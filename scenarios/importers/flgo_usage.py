@@ -50,9 +50,14 @@ def flgo_usage(
 ) -> Importer:
     """Hours a day that app users were online (FLGo): one user is one client.
 
-    `place` puts each day's hours into one window: `random` at a start drawn from `seed`, id and date, `evening` around
-    20:00. `repeated` chooses the hours of an (id, date) that repeats. `after_end` says what happens after the last
-    date.
+    Args:
+        place: where in the day the hours lie. "unknown": not known, so a client is unknown throughout. "random": in one
+            window, whose start is drawn from `seed`, id and date. "evening": in one window around 20:00.
+        seed: seed of the windows of "random".
+        repeated: which hours count where an (id, date) repeats: their "mean", the "first" or the "last" ones, or the
+            greatest ("max").
+        after_end: what follows the last date. "repeat": the world begins again. "stop": everybody is offline. "error":
+            questions about later times are refused.
     """
 
     start_us = None if place == "unknown" else partial(_STARTS[place], seed)

@@ -49,10 +49,11 @@ _WANTED = ("Timestamp", "DL_bitrate", "UL_bitrate", "State", "NetworkMode", "Spe
 def irish_5g(*, idle: Idle = "hold", uplink: bool = True) -> Importer:
     """5G sessions of a phone in Ireland: one file is one client's downlink and uplink.
 
-    `idle` says what holds in seconds whose `State` is I: `hold` (the last bitrate above 0 while loading; before any,
-    the first), `cut` (they are cut out, and the session is shorter) or `zero` (nothing moves, as written). Only with
-    `zero` do idle lines count in a second that has other lines as well. Without `uplink` only the downlink is kept:
-    in downloads the phone hardly sends.
+    Args:
+        idle: what holds in seconds whose `State` is I. "hold": the last bitrate above 0 while loading; before any, the
+            first. "cut": they are cut out, and the session is shorter. "zero": nothing moves, as written; only then do
+            idle lines count in a second that has other lines as well.
+        uplink: whether the uplink is kept, too; in downloads the phone hardly sends.
     """
     return Importer(
         recognises=_recognises,

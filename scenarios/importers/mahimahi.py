@@ -34,8 +34,10 @@ _KINDS = {".down": "downlink", ".up": "uplink", "down": "downlink", "up": "uplin
 def mahimahi(*, bin: str | float = "1s", direction: Direction = "by_name") -> Importer:
     """Delivery opportunities of links (Mahimahi): `<name>.down` and `<name>.up` are one client.
 
-    `bin` is the time over which packets are counted, at least 1 ms. `direction` is that of files whose names end in
-    neither `.down` nor `.up`.
+    Args:
+        bin: time over which packets are counted, at least 1 ms.
+        direction: direction of files whose names end in neither `.down` nor `.up`: "down" or "up"; "by_name" refuses
+            such files.
     """
     return Importer(
         recognises=_recognises,

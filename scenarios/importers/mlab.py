@@ -25,7 +25,8 @@ SUSPICIOUS_MBITS_PER_S = (0.4209, 0.4210)
 def mlab(*, drop_suspicious: bool = False) -> Importer:
     """Speed tests of M-Lab NDT: one test is one client with a constant downlink and uplink.
 
-    `drop_suspicious` leaves out tests with an upload from 0.4209 to 0.4210 Mbit/s, as the extract's authors do.
+    Args:
+        drop_suspicious: leave out tests with an upload from 0.4209 to 0.4210 Mbit/s, as the extract's authors do.
     """
     return Importer(
         recognises=_recognises,

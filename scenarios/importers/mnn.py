@@ -51,8 +51,11 @@ def mnn(
 ) -> Importer:
     """Training times of a phone by network and batch size (MNN benchmark): one time table is one client.
 
-    `batch` is the batch size whose time is used. `sample_ms` at `reference_khz`, and the `cores` that train, apply to
-    files of clocks over time.
+    Args:
+        batch: batch size whose time is taken from a time table.
+        sample_ms: for files of clocks over time: milliseconds to train on one sample at `reference_khz`.
+        reference_khz: for files of clocks over time: clock in kHz at which a sample takes `sample_ms`.
+        cores: for files of clocks over time: numbers of the cores that train, whose mean clock counts.
     """
     option = "importer 'mnn', option"
     for name, value in (("batch", batch), ("sample_ms", sample_ms), ("reference_khz", reference_khz)):

@@ -31,9 +31,10 @@ MOST_PIECES = 64
 def oboe(*, between: Between = "interpolate") -> Importer:
     """Bandwidth of video sessions (Oboe): one file is one client's downlink.
 
-    `between` says what holds between downloads: `interpolate` (the published advice: linearly from the end of one
-    to the start of the next, in equal pieces of at most 1 s, at most 64 of them), `hold` (the last bandwidth) or
-    `gap` (nothing moves). Before the first download the first bandwidth holds, except with `gap`.
+    Args:
+        between: what holds between downloads. "interpolate", the published advice: a linear change from the end of one
+            to the start of the next, in equal pieces of at most 1 s, at most 64 of them. "hold": the last bandwidth.
+            "gap": nothing moves. Before the first download the first bandwidth holds, except with "gap".
     """
     return Importer(
         recognises=_recognises,

@@ -44,7 +44,18 @@ def parquet(
 ) -> Importer:
     """Intervals from a Parquet file: a trace, which stays as it is, or a table with the columns of the importer `csv`.
 
-    The options are those of `csv`; they do not apply to a trace.
+    The options do not apply to a trace.
+
+    Args:
+        unit: unit of the columns `start` and `end`; a column such as `start_ms` has that of its name.
+        kind: kind of all rows of a table without that column.
+        horizon: length of the world; None: up to the last end.
+        after_end: what follows the horizon. "repeat": the world begins again. "stop": everybody is offline. "error":
+            questions about later times are refused.
+        outside: whether a client is "offline" or "unknown" before its first and after its last interval.
+        order: how clients are numbered: by their "first" rows, or by "name" as a Task of your own data does.
+        merge: join intervals of one client and kind that overlap or meet, but not those of speeds; otherwise intervals
+            that overlap are refused.
     """
     return Importer(
         recognises=lambda source: source.data[:4] == b"PAR1",

@@ -36,9 +36,11 @@ from fedsim.worlds.trace import AfterEnd
 def skypilot(*, machines: Literal["any", "each"] = "any", after_end: AfterEnd = "repeat") -> Importer:
     """Spot machines sampled at a fixed step (SkyPilot): one file is one zone.
 
-    `machines`: with `any` a file is one client, online while at least one machine is available; with `each` it is as
-    many clients as it ever has machines, the first k of them online while k are available. `after_end` says what
-    happens after the longest file.
+    Args:
+        machines: "any": a file is one client, online while at least one machine is available. "each": it is as many
+            clients as it ever has machines, the first k of them online while k are available.
+        after_end: what follows the end of the longest file. "repeat": the world begins again. "stop": everybody is
+            offline. "error": questions about later times are refused.
     """
     return Importer(
         recognises=_recognises,

@@ -47,8 +47,11 @@ Intervals = tuple[Ints, Ints]
 def studentlife(*, ready: list[str] | str | None = None, after_end: AfterEnd = "repeat") -> Importer:
     """Charging and locked phones of students (StudentLife): one user is one client.
 
-    `ready` names the sensors that must all hold, as a list or a text with commas; by default `phonecharge` and
-    `phonelock`, or the only sensor of the files. `after_end` says what happens after the last time covered.
+    Args:
+        ready: sensors that must all hold, as a list or a text with commas; None: `phonecharge` and `phonelock`, or the
+            only sensor of the files.
+        after_end: what follows the last time covered. "repeat": the world begins again. "stop": everybody is offline.
+            "error": questions about later times are refused.
     """
     chosen = [s.strip() for s in ready.split(",")] if isinstance(ready, str) else ready
     if chosen is not None and (not chosen or not all(chosen) or len(set(chosen)) < len(chosen)):

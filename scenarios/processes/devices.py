@@ -48,12 +48,15 @@ class Devices(Options):
     seconds_per_sample: Positive = 0.02
     """Median time to train on one sample, in seconds."""
     compute_sigma: Sigma = 0.6
+    """Standard deviation of the logarithm of seconds per sample over the clients; 0: all are equal."""
     downlink_bytes_per_s: Positive = 4e6
-    """Median; 4e6 is 32 Mbit/s."""
+    """Median download speed; 4e6 is 32 Mbit/s."""
     downlink_sigma: Sigma = 0.8
+    """Standard deviation of the logarithm of download speeds over the clients; 0: all are equal."""
     uplink_bytes_per_s: Positive = 1e6
-    """Median; 1e6 is 8 Mbit/s."""
+    """Median upload speed; 1e6 is 8 Mbit/s."""
     uplink_sigma: Sigma = 0.8
+    """Standard deviation of the logarithm of upload speeds over the clients; 0: all are equal."""
     fault_every: str | float = "2d"
     """Mean time from the end of one fault to the start of the next; `"never"` or 0 for none."""
     fault_length: Annotated[str | float, Faulty] = "1min"

@@ -54,10 +54,11 @@ class Law(Options):
     """A law of durations, given by its mean and, where it has one, its shape."""
 
     law: Literal["exponential", "weibull", "gamma", "lognormal", "uniform", "constant"] = "exponential"
+    """Kind of the law; "uniform" goes from 0 to twice the mean, "constant" is always the mean."""
     mean: str | float
-    """A duration above 0."""
+    """Mean of the law, a duration above 0."""
     shape: Annotated[float, Field(ge=0.1, le=10)] | None = None
-    """Exponent of a Weibull law, shape of a gamma law, sigma of a log-normal law: 0.1 to 10."""
+    """Exponent of a Weibull law, shape of a gamma law, sigma of a log-normal law; other laws have none."""
 
     @pydantic.field_validator("mean")
     @classmethod

@@ -21,10 +21,15 @@ def dirichlet(
 ) -> Partition:
     """Divide each class among the clients in proportions drawn from Dirichlet(alpha), each sample used once.
 
-    Class after class, clients that hold their equal share (samples / clients) or more already get nothing.
-    The whole draw is repeated until every client holds `min_samples` (as many as there are classes, if None).
-    A small alpha is more skewed; a large one approaches `iid`. DataError when the samples cannot suffice, or
-    after `tries` draws.
+    Class after class, clients that hold their equal share (samples / clients) or more already get nothing. DataError
+    when the samples cannot suffice, or after too many draws.
+
+    Args:
+        alpha: α, the concentration of the Dirichlet distribution: the smaller, the more skewed; a large one approaches
+            `iid`.
+        min_samples: fewest samples of a client; the whole draw is repeated until every client holds so many. None: as
+            many as there are classes.
+        tries: greatest number of draws, after which DataError is raised.
     """
 
     def partition(y: Indices, n_classes: int, n_clients: int, rng: np.random.Generator) -> list[Indices]:

@@ -20,8 +20,12 @@ def iid(
 ) -> Partition:
     """Deal the shuffled samples to the clients, each sample used once.
 
-    sizes: "equal" up to one sample, or in proportion to LogNormal(0, sigma) draws, at least one each.
     DataError when there are fewer samples than clients.
+
+    Args:
+        sizes: "equal": the same number of samples each, up to one. "lognormal": numbers in proportion to LogNormal(0,
+            sigma) draws, at least one each.
+        sigma: standard deviation of the logarithm of these draws; 0: equal sizes.
     """
 
     def partition(y: Indices, n_classes: int, n_clients: int, rng: np.random.Generator) -> list[Indices]:

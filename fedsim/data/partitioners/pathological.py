@@ -21,13 +21,18 @@ def pathological(
 ) -> Partition:
     """Give each client samples of exactly `classes` classes, each sample used once.
 
-    Every class goes to n_clients * classes / (number of classes) clients, rounded up or down, in equal slices
-    up to one sample; `unbalanced` draws the proportions of the slices from Dirichlet(1) instead, at least one
-    sample each. assignment: "random" draws which clients hold which class, and shuffles the class first.
-    "blocks" is the rule of the FedLF authors' code: class after class goes to the first clients with a free
-    place, in consecutive slices, the remainder in the last one. Where that would leave a client short, the
-    client comes before earlier ones. DataError when clients * classes places cannot hold every class, a
-    client asks for more classes than there are, or a class has fewer samples than clients that hold it.
+    Every class goes to n_clients * classes / (number of classes) clients, rounded up or down. DataError when clients *
+    classes places cannot hold every class, a client asks for more classes than there are, or a class has fewer samples
+    than clients that hold it.
+
+    Args:
+        classes: number of classes of each client.
+        assignment: "random" draws which clients hold which class, and shuffles the class first. "blocks" is the rule of
+            the FedLF authors' code: class after class goes to the first clients with a free place, in consecutive
+            slices, the remainder in the last one; where that would leave a client short, the client comes before
+            earlier ones.
+        unbalanced: draw the proportions of the slices of a class from Dirichlet(1), at least one sample each; otherwise
+            the slices are equal, up to the remainder.
     """
 
     def partition(y: Indices, n_classes: int, n_clients: int, rng: np.random.Generator) -> list[Indices]:

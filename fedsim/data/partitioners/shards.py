@@ -18,6 +18,9 @@ def shards(*, shards_per_client: Annotated[int, Field(ge=1)] = 2) -> Partition:
     There are n_clients * shards_per_client shards, drawn without replacement, so each sample is used once.
     Where the samples do not divide evenly, the first shards hold one sample more: nothing is dropped.
     DataError when there are fewer samples than shards.
+
+    Args:
+        shards_per_client: number of shards that each client gets; with few, a client has few classes.
     """
 
     def partition(y: Indices, n_classes: int, n_clients: int, rng: np.random.Generator) -> list[Indices]:

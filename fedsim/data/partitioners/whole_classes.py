@@ -17,8 +17,12 @@ def whole_classes(*, groups: Sequence[Annotated[int, Field(ge=1)]] | None = None
     """Give each client all samples of one class, or of as many as its entry of `groups` says.
 
     Classes go to the clients in the order of their labels, and a client's samples are ordered by label, then position.
-    FedMDFG's unbalanced clients are `groups = [1, 2, 2, 2, 3]` with 10 classes. DataError when the entries are not as
-    many as there are clients, or their sum is not the number of classes that occur.
+    DataError when `groups` has not as many entries as there are clients, or their sum is not the number of classes that
+    occur.
+
+    Args:
+        groups: how many classes each client gets, one entry a client; None: one each. FedMDFG's unbalanced clients are
+            [1, 2, 2, 2, 3] with 10 classes.
     """
 
     def partition(y: Indices, n_classes: int, n_clients: int, rng: np.random.Generator) -> list[Indices]:

@@ -59,11 +59,14 @@ def adult(
 
     The label is 1 for an income of more than 50,000 dollars a year. The eight columns with categories become one-hot
     groups, an unknown value (`?`) zeros; columns of numbers are left out. `adult.test` is the official test set.
-    train_rows: `own`, or `next`, the division in the published code of Fed-MGDA+ (Hu et al. 2022), which numbers rows
-    from 1 and indexes them from 0: the first client trains on the row after each person with a doctorate, nearly a
-    random part of the people, and is tested on those with a doctorate.
-    data_dir: the folder that holds `adult/adult.data` and `adult/adult.test` (default: FEDSIM_DATA, else `./data`).
+    `data_dir` is the folder that holds `adult/adult.data` and `adult/adult.test` (default: FEDSIM_DATA, else `./data`).
     Raises DataError that names a missing file, or the line of a damaged one.
+
+    Args:
+        train_rows: rows that the first client trains on. "own": the people with a doctorate. "next": the division in
+            the published code of Fed-MGDA+ (Hu et al. 2022), which numbers rows from 1 and indexes them from 0: the row
+            after each person with a doctorate, nearly a random part of the people; its tests are still those with a
+            doctorate.
     """
     paths = existing("adult", data_dir, "adult/adult.data", "adult/adult.test")
     parts = [_read(path) for path in paths]

@@ -35,11 +35,14 @@ def cifar10(
 ) -> Task:
     """60,000 colour 32x32 images of vehicles and animals in 10 classes, of which 10,000 are the official test set.
 
-    data_dir: the folder that holds `cifar-10-batches-py`, or `cifar10_jpeg.parquet` with the columns image, label
-    and split (default: FEDSIM_DATA, else `./data`); the former is downloaded if both are missing. normalise: give each
-    channel mean 0 and standard deviation 1 over the training images, instead of values from 0 to 1; "image" divides by
-    the average deviation within one image, as many public codes do. Raises DataError that names a damaged file, or a
-    missing one that cannot be downloaded.
+    `data_dir` is the folder that holds `cifar-10-batches-py`, or `cifar10_jpeg.parquet` with the columns image, label
+    and split (default: FEDSIM_DATA, else `./data`); the former is downloaded if both are missing. Raises DataError that
+    names a damaged file, or a missing one that cannot be downloaded.
+
+    Args:
+        normalise: false leaves values from 0 to 1. true gives each channel mean 0 and standard deviation 1 over the
+            training images. "image" gives mean 0, too, but divides by the average deviation within one image, as many
+            public codes do.
     """
     root = folder(data_dir)
     packed = not (root / BATCHES).is_dir() and (root / JPEGS).is_file()

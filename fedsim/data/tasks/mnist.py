@@ -20,8 +20,11 @@ def mnist(
 ) -> Task:
     """70,000 grey 28x28 images of handwritten digits in 10 classes, of which 10,000 are the official test set.
 
-    data_dir: the folder that holds `MNIST/raw` (default: FEDSIM_DATA, else `./data`); downloaded if missing.
-    normalise: give all pixels together, or with "pixel" each pixel, mean 0 and standard deviation 1 over the training
-    images, instead of values from 0 to 1. classes: those to keep, which become 0, 1, ....
+    `data_dir` is the folder that holds `MNIST/raw` (default: FEDSIM_DATA, else `./data`); downloaded if missing.
+
+    Args:
+        normalise: false leaves values from 0 to 1. true gives all pixels together mean 0 and standard deviation 1 over
+            the training images, "pixel" each pixel by itself.
+        classes: those to keep, which become 0, 1, ... in this order; None: all ten.
     """
     return load(_IMAGES, data_dir, normalise, classes)

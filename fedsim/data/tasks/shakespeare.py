@@ -33,12 +33,15 @@ def shakespeare(
 ) -> Task:
     """Predict the next character of a role's speeches from the `length` before: 80 classes, one client for each role.
 
-    x is float32 [N, length], numbers of characters in `ALPHABET`. A role's speeches are joined; each character but the
-    first `length` is a sample. stride: 20 uses every 20th of these samples. least: fewest characters of a role that can
-    be a client; `clients` of these roles are drawn with the run's seed, and keep the order in which they first speak.
-    data_dir: the folder that holds `shakespeare/input.txt`, where blocks of text are separated by empty lines and begin
-    with `ROLE:` (default: FEDSIM_DATA, else `./data`). Raises DataError if the file is missing or damaged, or has too
-    few roles.
+    x is float32 [N, length], numbers of characters in `ALPHABET`. A role's speeches are joined. `clients` of the roles
+    are drawn with the run's seed, and keep the order in which they first speak. `data_dir` is the folder that holds
+    `shakespeare/input.txt`, where blocks of text are separated by empty lines and begin with `ROLE:` (default:
+    FEDSIM_DATA, else `./data`). Raises DataError if the file is missing or damaged, or has too few roles.
+
+    Args:
+        length: number of characters that a prediction sees; each character of a role but the first so many is a sample.
+        least: fewest characters of a role that can be a client; `length` + 1 if that is more.
+        stride: 20 uses every 20th of a role's samples, 1 uses all.
     """
     texts = speeches(existing("shakespeare", data_dir, FILE)[0])
     least = max(least, length + 1)

@@ -62,9 +62,13 @@ class SyntheticOptions:
     sizes: Literal["lognormal", "fixed"] = "lognormal"
     """ "lognormal" gives client k floor(LogNormal(log_mean, sigma)) + least samples, "fixed" gives each `samples`."""
     log_mean: Annotated[float, Field(allow_inf_nan=False), Drawn] = 4.0
+    """Mean of the logarithm of the drawn part of a client's samples."""
     sigma: Annotated[NonNegative, Drawn] = 1.0
+    """Standard deviation of that logarithm."""
     least: Annotated[int, Field(ge=0), Drawn] = 50
+    """Samples that each client has beside the drawn ones."""
     samples: Annotated[int, Field(ge=1), With("sizes", "fixed")] = 100
+    """Samples of each client."""
 
 
 def synthetic(clients: int, seed: int, data_dir: Path | None, options: SyntheticOptions) -> Task:

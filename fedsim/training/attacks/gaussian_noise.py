@@ -19,8 +19,11 @@ def gaussian_noise(
 ) -> Attack:
     """Add Gaussian noise to the update Δ [P], or with `replace` send the noise alone.
 
-    The standard deviation of an entry is `sigma` with `per = "entry"`. With `per = "norm"` it is sigma ‖Δ‖ / √P, so
-    that the norm of the noise is close to sigma ‖Δ‖.
+    Args:
+        sigma: the size of the noise; `per` says what it measures.
+        per: what sigma measures: "norm", the noise relative to the update: an entry has the standard deviation sigma
+            ‖Δ‖ / √P, so that the norm of the noise is close to sigma ‖Δ‖; "entry", the standard deviation of an entry.
+        replace: whether the noise is sent in place of the update, not added to it.
     """
 
     def send(message: Message) -> Message:

@@ -19,6 +19,10 @@ def label_flip(*, change: Changes | None = None) -> Attack:
 
     The losses that the client reports are of the wrong labels too; evaluations use the true ones. Raises ConfigError
     for two changes of one label.
+
+    Args:
+        change: pairs of a label and the one that takes its place; other labels stay. Without it each label y of the C
+            classes becomes C - 1 - y.
     """
     changed = [old for old, _ in change or ()]
     twice = [old for old in changed if changed.count(old) > 1]

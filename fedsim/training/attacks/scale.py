@@ -10,6 +10,10 @@ def scale(*, factor: float = 10.0, losses: bool = False) -> Attack:
 
     Multiplying a client's loss multiplies its gradient, so with one local step `losses = true` is exactly that attack.
     With more steps a multiplied loss would change the training; here the client trains honestly and scales the result.
+
+    Args:
+        factor: the factor on the update; a negative one turns the update around.
+        losses: whether the losses that the client reports are multiplied by `factor` too.
     """
 
     def send(message: Message) -> Message:

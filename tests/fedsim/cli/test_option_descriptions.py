@@ -135,3 +135,12 @@ def test_the_arguments_of_a_docstring_explain_the_options() -> None:
         described(_documented)[1].values()
     )
     assert described(lambda: None) == ("", {})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in plugins.KINDS if kind != "metric"])
+def test_every_option_that_fedsim_ships_is_explained(kind: str) -> None:
+    for name in plugins.shipped(kind):
+        make = plugins.factory(kind, name)
+        options = described_options(make, plugins.KINDS[kind].supplied)
+        assert [option.name for option in options if not option.meaning] == [], name
+        assert described(make)[1].keys() <= options_of(make).keys(), f"{name}: Args of other arguments"
