@@ -140,7 +140,7 @@ def noise_note(ends: Sequence[Closing]) -> str:
     if not noisy:
         return ""
     (first, floor, seen), others = noisy[0], noisy[1:]
-    note = f"a perfectly equal model would show a std of {floor:.1f} points on these test sets, of {seen:.1f} seen"
+    note = f"a perfectly equal model would show a std of {floor:.1f} points on these test sets; observed: {seen:.1f}"
     if len(ends) == 1:
         return note
     parts = [

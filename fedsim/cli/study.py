@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument, Option
 
 from fedsim import analysis, plugins
-from fedsim.cli.options import Device, Quiet, command_line, count_of, grouped, interrupted
+from fedsim.cli.options import Device, command_line, count_of, grouped, interrupted
 from fedsim.common.errors import ConfigError, Error, RunError
 from fedsim.common.terminal import Terminal, say, shown
 
@@ -62,7 +62,9 @@ class Running:
     force: Annotated[
         bool, Option("--force", help="Repeat cells that were run with a different configuration.")
     ] = False
-    quiet: Quiet = False
+    quiet: Annotated[
+        bool, Option("--quiet", help="Print a line for each cell in place of a table in motion.")
+    ] = False
 
 
 @grouped

@@ -254,7 +254,7 @@ def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
         *([("unseen clients", f"{planned.unseen:,}, only evaluated")] if planned.unseen else []),
         ("updates per client*", _spread(planned.received, "{:g}".format)),
         ("staleness*", _spread(planned.staleness, "{:g}".format, " steps")),
-        ("waits for a client", f"{planned.waits:,} times"),
+        ("waits for a client", f"{planned.waits:,} time{'s' * (planned.waits != 1)}"),
         ("moved", show_bytes(planned.moved_bytes)),
         ("evaluations", f"{planned.evaluations:,}"),
         ("audits", f"{audits:.0f} % more training" if audits else "none"),

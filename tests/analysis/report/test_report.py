@@ -102,7 +102,9 @@ def test_one_run_tells_what_was_run_and_how_it_went(single: tuple[Path, str]) ->
 
 def test_the_summary_says_how_much_std_an_equal_model_would_show(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "noisy", tables={"evals": evals_table([[0.4, 0.6]], n=10)})
-    note = "A perfectly equal model would show a std of 11.2 points on these test sets, of 10.0 seen. std_true_percent"
+    note = (
+        "A perfectly equal model would show a std of 11.2 points on these test sets; observed: 10.0. std_true"
+    )
     assert note in page_of(folder).text
 
 

@@ -104,7 +104,9 @@ def noted(folder: Path, **accuracies: tuple[list[float], int]) -> str:
 def test_a_note_says_how_much_std_an_equal_model_would_show(tmp_path: Path) -> None:
     """Accuracies of 0.4 and 0.6 on 10 samples: sqrt(0.5 * 0.25 / 10) is 11.2 points."""
     text = noted(tmp_path, one=([0.4, 0.6], 10))
-    assert "a perfectly equal model would show a std of 11.2 points on these test sets, of 10.0 seen" in text
+    assert (
+        "a perfectly equal model would show a std of 11.2 points on these test sets; observed: 10.0" in text
+    )
 
 
 @pytest.mark.parametrize(("n", "said"), [(49, True), (51, False)])
@@ -118,7 +120,7 @@ def test_the_note_is_about_runs_where_noise_may_be_half_of_the_std(
 def test_the_note_names_noisy_runs_alone(tmp_path: Path) -> None:
     noisy = ([0.4, 0.6], 10)
     text = noted(tmp_path, a=([0.1, 0.9], 10), b=noisy, equal=([0.5, 0.5], 10), c=noisy, d=noisy, e=noisy)
-    note = "on these test sets, of 10.0 seen with b, 11.2 of 10.0 with c, 11.2 of 10.0 with d, 1 more"
+    note = "on these test sets; observed: 10.0 with b, 11.2 of 10.0 with c, 11.2 of 10.0 with d, 1 more"
     assert note in text
     none = analysis.open_run(write_run(tmp_path / "none"))
     assert "perfectly equal" not in shown(analysis.closing_table([none]))
