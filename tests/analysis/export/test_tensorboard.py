@@ -106,7 +106,7 @@ def test_events_can_be_read_while_a_run_goes_on(tmp_path: Path, monkeypatch: pyt
 
     with TensorBoardLogger(tmp_path / "events") as writing:
         run(config(), tmp_path / "runs", watch=watch)
-    assert seen == list(range(8))  # rows follow one step later
+    assert seen == list(range(9))  # rows follow one step later, the last at the end
 
 
 @there
