@@ -65,18 +65,14 @@ def fedlf(
             of the present clients' fragments; "raw", they stay as they are, as in the paper's text.
         level: the blocks that get a least-norm point each: "layers", the modules of the model; "slices", equal slices
             of the parameters, as many as there are layers; "model", all parameters together.
-        fair_row: the weights of the clients' gradients in the fair row: "gradient", those of Eq. 5, which make it the
-            gradient g_P; "unit", the same scaled to norm 1, as in FedMDFG, only with lengths = "raw"; "none", no fair
-            row.
+        fair_row: the weights of the clients' gradients in the fair row: "gradient", those of Eq. 5, which make it g_P;
+            "unit", the same scaled to norm 1, as in FedMDFG, only with lengths = "raw"; "none", no fair row.
         merging: whether a layer whose least-norm point is zero merges with its neighbour.
         absent: the absent clients whose last gradients count: "window", those absent for at most τ = M/m steps, with M
-            clients seen before and m present; "none", none; "previous", those of the previous step; "all", all that
-            have sent an update.
-        zero_tolerance: what counts as zero: a layer merges if the norm of its point is at most this share of the
-            weighted sum of the rows' norms; a fragment (with raw lengths, an update) of at most this share of the mean
-            norm of the present ones is left out.
-        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
-            interior-point solver Clarabel of the package cvxpy, a slow reference.
+            clients seen before and m present; "none"; "previous", those of the previous step; "all".
+        zero_tolerance: a layer merges if the norm of its point is at most this share of the weighted sum of the rows'
+            norms; fragments (with raw lengths, updates) of at most this share of the present ones' mean are left out.
+        solver: of the least-norm problem: "direct", an active-set method; "cvxpy", Clarabel, a slow reference.
     """
     if fair_row == "unit" and lengths == "equal":
         raise ConfigError('fair_row = "unit" sets a length: expected lengths = "raw", found "equal"')

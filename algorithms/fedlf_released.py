@@ -35,8 +35,7 @@ def fedlf_released(*, solver: Solver = "direct") -> Algorithm:
     """Descend for every client in every layer, as the released code of FedLF does.
 
     Args:
-        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
-            interior-point solver Clarabel of the package cvxpy, a slow reference.
+        solver: of the least-norm problem: "direct", an active-set method; "cvxpy", Clarabel, a slow reference.
     """
 
     def weigh(stack: Stack) -> Direction:

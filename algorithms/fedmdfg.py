@@ -73,8 +73,7 @@ def fedmdfg(
         guard: shortens rows: it multiplies each equalised row v by ‖v‖ / (‖v‖ + guard); 1e-6 in the authors' code, 0
             for no change.
         zero_tolerance: an update of at most this share of the mean norm of its step counts as zero: it has no row.
-        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
-            interior-point solver Clarabel of the package cvxpy, a slow reference.
+        solver: of the least-norm problem: "direct", an active-set method; "cvxpy", Clarabel, a slow reference.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:

@@ -17,8 +17,7 @@ def fedmgda(*, solver: Solver = "direct") -> Algorithm:
     """Take the least-norm mixture of the updates: no present client's loss rises, to first order.
 
     Args:
-        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
-            interior-point solver Clarabel of the package cvxpy, a slow reference.
+        solver: of the least-norm problem: "direct", an active-set method; "cvxpy", Clarabel, a slow reference.
     """
 
     def direction(stack: Stack) -> Direction:

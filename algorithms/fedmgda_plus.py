@@ -54,8 +54,7 @@ def fedmgda_plus(
             "clients", the clients' learning rate with its decay.
         lr: the clients' learning rate; in a run that of `[train]` by default.
         decay: β, the factor on η after every 100 steps; 1 for no decay.
-        solver: how the least-norm problem is solved: "direct", by fedsim's own active-set method; "cvxpy", by the
-            interior-point solver Clarabel of the package cvxpy, a slow reference.
+        solver: of the least-norm problem: "direct", an active-set method; "cvxpy", Clarabel, a slow reference.
     """
     if server_lr == "clients" and lr is None:
         raise ConfigError(

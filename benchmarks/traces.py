@@ -21,7 +21,7 @@ from fedsim import plugins
 from fedsim.cli.trace.importing import intervals
 from fedsim.common.errors import TraceError
 from fedsim.common.units import show_us
-from fedsim.plugins.options import described, options_of
+from fedsim.plugins.options import documentation, options_of
 from fedsim.worlds.importer import Importer, Source, build_importer, import_trace
 from fedsim.worlds.trace import Trace
 
@@ -125,7 +125,7 @@ def formats() -> list[str]:
         )
     for name in importers():
         make = plugins.factory("importer", name)
-        text, meanings = described(make)
+        text, meanings = documentation(make)
         told = " ".join(text.split("\n")[1:]).strip()
         if known := options_of(make):
             lines += ["", *textwrap.wrap(f"**{name}**: {told}" if told else f"**{name}**", 118), ""]

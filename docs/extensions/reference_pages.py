@@ -19,7 +19,7 @@ from fedsim.cli.main import app as commands
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
 from fedsim.config.study.study import StudyConfig
-from fedsim.plugins.options import described, options_class, options_model
+from fedsim.plugins.options import documentation, options_class, options_model
 from option_tables import attribute_docs, option_table, tables_inside
 from repository_pages import DOCS, GENERATED, write_if_changed
 
@@ -87,7 +87,7 @@ def plugin(kind: str, name: str) -> Iterator[str]:
     """Yield the parts of a plug-in's section: what it does, its options, and notes of its module."""
     make = plugins.factory(kind, name)
     yield f"## {name}\n"
-    yield _text(described(make)[0]) + "\n"
+    yield _text(documentation(make)[0]) + "\n"
     if kind != "metric":
         yield from _options(kind, make)
     if notes := inspect.getdoc(inspect.getmodule(make)):
@@ -96,7 +96,7 @@ def plugin(kind: str, name: str) -> Iterator[str]:
 
 def _options(kind: str, make: Any) -> Iterator[str]:
     group, model = options_class(make), options_model(make, plugins.KINDS[kind].supplied)
-    yield option_table(model, (attribute_docs(group) if group else {}) | described(make)[1])
+    yield option_table(model, (attribute_docs(group) if group else {}) | documentation(make)[1])
     for name, below, _ in tables_inside(model):
         yield f"Keys of `{name}`:\n"
         yield option_table(below, attribute_docs(below))

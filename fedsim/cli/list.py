@@ -70,10 +70,10 @@ def _show_kind(kind: str) -> None:
 def _show_plugin(kind: str, name: str) -> None:
     """Show a plug-in's docstring and its options."""
     from fedsim.cli.option_descriptions import described_options
-    from fedsim.plugins.options import described
+    from fedsim.plugins.options import documentation
 
     make = plugins.factory(kind, name)
-    say(f"{kind} {name}\n\n{described(make)[0] or 'It has no docstring.'}\n")
+    say(f"{kind} {name}\n\n{documentation(make)[0] or 'It has no docstring.'}\n")
     if kind == "metric":
         return
 

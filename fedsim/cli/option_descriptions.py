@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from fedsim.common.arguments import unaliased
 from fedsim.common.option_requirements import With
-from fedsim.plugins.options import described, field_docstrings, options_class, options_model, plain
+from fedsim.plugins.options import documentation, field_docstrings, options_class, options_model, plain
 
 _WORDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "truth values"),
@@ -47,7 +47,9 @@ class OptionDescription:
 def described_options(make: Callable[..., Any], supplied: Iterable[str] = ()) -> list[OptionDescription]:
     """Return the descriptions of a factory's options, without the parameters that fedsim supplies."""
     group, model = options_class(make), options_model(make, tuple(supplied))
-    return list(_described(model, ({} if group is None else field_docstrings(group)) | described(make)[1]))
+    return list(
+        _described(model, ({} if group is None else field_docstrings(group)) | documentation(make)[1])
+    )
 
 
 def _described(model: type[BaseModel], texts: dict[str, str], path: str = "") -> Iterator[OptionDescription]:

@@ -108,7 +108,7 @@ class RunNote(UserWarning):
 
 
 class Changed(UserWarning):
-    """What an existing run depends on, such as the code of a plug-in, was edited since the run started."""
+    """Code or files of existing runs were edited since these started, or a study no longer has some of its cells."""
 
 
 class Untracked(UserWarning):

@@ -48,7 +48,7 @@ def _group_of(make: Callable[..., Any]) -> type | None:
     return hint if isinstance(hint, type) and is_dataclass(hint) else None
 
 
-def described(make: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+def documentation(make: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """Return the docstring of a plug-in's factory without its `Args:`, and what these say of each argument."""
     text, _, below = (inspect.getdoc(make) or "").partition("\nArgs:\n")
     section = "".join(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.config.section import run_name
 from fedsim.records import checkpoint
-from fedsim.records.environment import changed
 from fedsim.records.file_names import ARMS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import read_manifest, runs_in
 from fedsim.runs.inputs import InputCache
@@ -29,6 +29,7 @@ from fedsim.runs.result import Result
 from fedsim.runs.session import Session
 from fedsim.worlds.trace import read_trace
 
+_MAY_DIFFER = "its results may differ from an uninterrupted run's"
 UNFINISHED = ("running", "interrupted", "failed")
 """Statuses in the manifest of a run that can be resumed; a killed run has `running`."""
 
@@ -64,15 +65,16 @@ def resume(
     check_unfinished(folder)
     with given.of_run(folder, folder / CONFIG), watched(watch, progress) as watcher:
         config = load_config(folder / CONFIG)[0]
-        if changes := "; ".join(changed(read_manifest(folder), config.resolved())):
-            line = f"{folder}: changed since it started: {changes}; its results may differ from an uninterrupted run's"
-            warnings.warn(line, Changed, stacklevel=3)
         saved = _saved(folder, config, step)
         with resources(config, InputCache.of(config, read_trace(folder / WORLD)), **on) as place:
             clock = Stopwatch(spans=profile)
             with clock.part("start"):
                 session = Session.open(place.prepare(config), folder, place.pool, clock, saved)
-            return session.run(watcher)
+            with closing(session):
+                if changes := "; ".join(session.resumed[-1]["changed"]):
+                    line = f"{folder}: changed since it started: {changes}"
+                    warnings.warn(f"{line}; {_MAY_DIFFER}", Changed, stacklevel=3)
+                return session.run(watcher)
 
 
 def only_run(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from typing_extensions import TypeAliasType
 from fedsim import plugins
 from fedsim.cli.option_descriptions import described_options
 from fedsim.common.option_requirements import Unless, With
-from fedsim.plugins.options import described, field_docstrings, options_of, plain
+from fedsim.plugins.options import documentation, field_docstrings, options_of, plain
 
 
 class Speeds(BaseModel, frozen=True):
@@ -127,14 +127,14 @@ def _documented(*, q: float = 1.0, r: int = 2, s: str = "a") -> None:
 
 
 def test_the_arguments_of_a_docstring_explain_the_options() -> None:
-    assert described(_documented) == (
+    assert documentation(_documented) == (
         "Weigh by losses.\n\nSource: a paper.",
         {"q": "the exponent; 0 is the mean, and more is fairer.", "r": "two things.", "s": "two things."},
     )
     assert [each.meaning for each in described_options(_documented)] == list(
-        described(_documented)[1].values()
+        documentation(_documented)[1].values()
     )
-    assert described(lambda: None) == ("", {})
+    assert documentation(lambda: None) == ("", {})
 
 
 @pytest.mark.parametrize("kind", [kind for kind in plugins.KINDS if kind != "metric"])
@@ -143,4 +143,4 @@ def test_every_option_that_fedsim_ships_is_explained(kind: str) -> None:
         make = plugins.factory(kind, name)
         options = described_options(make, plugins.KINDS[kind].supplied)
         assert [option.name for option in options if not option.meaning] == [], name
-        assert described(make)[1].keys() <= options_of(make).keys(), f"{name}: Args of other arguments"
+        assert documentation(make)[1].keys() <= options_of(make).keys(), f"{name}: Args of other arguments"
