@@ -34,10 +34,10 @@ def main() -> None:
         "--after", type=int, default=100, help="steps at the start in which the history fills"
     )
     given = parser.parse_args()
-    at: list[float] = []
+    at: dict[int, float] = {}
 
     def note(progress: Progress) -> None:
-        at.append(time.process_time())
+        at.setdefault(progress.run_state.step, time.process_time())  # the last step is told twice
 
     started = time.time()
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ def main() -> None:
             load_config(given.config, tuple(given.set)), out=folder, workers=0, device="cpu", watch=note
         )
         manifest = analysis.open_run(result[0].folder).manifest
-    took = [after - before for before, after in pairwise(at)]
+    took = [after - before for before, after in pairwise(at.values())]
     first, last = median(took[given.after :][: given.ends]), median(took[-given.ends :])
     predicted, peak = manifest["memory"]["predicted_bytes"]["total"], manifest["memory"]["peak_bytes"]
     wall = manifest["wall_s"]

@@ -55,7 +55,7 @@ def measured(config: RunConfig, kind: str) -> tuple[float, float]:
             nonlocal spent, steps
             began = thread_time()
             watch(progress)
-            spent, steps = spent + thread_time() - began, steps + 1
+            spent, steps = spent + thread_time() - began, progress.run_state.step
 
         began = process_time()
         simulate(config, out=Path(folder) / "runs", workers=0, device="cpu", watch=timed)

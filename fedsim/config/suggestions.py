@@ -219,7 +219,10 @@ def name_hint(kind: str, name: str) -> str:
 def object_hint(loc: tuple[int | str, ...], value: object) -> str:
     """Return how to give what is code or data of Python's to the table at `loc`, or "" if `value` is neither."""
     products = {kind.product for kind in plugins.KINDS.values()}
-    if not callable(value) and not products & {made.__name__ for made in type(value).__mro__}:
+    made = {
+        each.__name__ for each in type(value).__mro__ if each.__module__ != "builtins"
+    }  # a product may be a float
+    if not callable(value) and not products & made:
         return ""
     if beside := {"task", "model"} & set(loc[:2]):
         return f": pass it beside the configuration, {beside.pop()}=..."

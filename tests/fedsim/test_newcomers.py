@@ -55,7 +55,10 @@ MISTAKES = {
     "labels as floats": (lambda: task(y=Y.float()), "astype.int., or long.. of a tensor, makes them"),
     "labels as names": (lambda: task(y=np.where(Y, "ill", "well")), "return_inverse=True"),
     "labels as columns": (lambda: task(y=nn.functional.one_hot(Y)), r"y.argmax\(1\)"),
-    "NaN": (lambda: simulate(task=task(x=X / X[:, :1] * float("nan"))), "found NaN .* in sample 0"),
+    "NaN": (
+        lambda: simulate(task=task(x=X / X[:, :1] * float("nan"))),
+        r"^x: .* finite .* nan at \[0, 0\]",
+    ),
     "a loader": (lambda: simulate(task=DataLoader(PAIRS)), "loader.dataset"),
     "a task by name": (lambda: simulate(task="digits"), r"\[task\] with name = 'digits'"),
     "channels last": (
