@@ -6,6 +6,7 @@ other frameworks use: Flower, FLGo, pfl-research, FedScale, FedLab, fluke.
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -218,11 +219,9 @@ def name_hint(kind: str, name: str) -> str:
 
 def object_hint(loc: tuple[int | str, ...], value: object) -> str:
     """Return how to give what is code or data of Python's to the table at `loc`, or "" if `value` is neither."""
-    products = {kind.product for kind in plugins.KINDS.values()}
-    made = {
-        each.__name__ for each in type(value).__mro__ if each.__module__ != "builtins"
-    }  # a product may be a float
-    if not callable(value) and not products & made:
+    # Metrics return a float, which is also a value of configurations.
+    products = {kind.product for kind in plugins.KINDS.values()} - vars(builtins).keys()
+    if not callable(value) and not products & {made.__name__ for made in type(value).__mro__}:
         return ""
     if beside := {"task", "model"} & set(loc[:2]):
         return f": pass it beside the configuration, {beside.pop()}=..."
