@@ -74,17 +74,18 @@ def export_perfetto(
         raise FolderError(
             f"{run.folder}: no job and no step to write, of {len(run.jobs):,} and {len(run.steps):,}"
         )
-    write_atomically(as_path(out, "out"), lambda beside: _write(beside, run.label, jobs, steps, evaluations))
+    write_atomically(as_path(out, "out"), lambda beside: _write(beside, run, jobs, steps, evaluations))
     return Exported(len(np.unique(jobs["client"].to_numpy())), len(jobs), len(steps), len(evaluations))
 
 
-def _write(out: Path, label: str, jobs: pa.Table, steps: pa.Table, evaluations: Sequence[Evaluation]) -> None:
-    with writing(out, {"run": label, "time": "virtual"}) as trace:
+def _write(out: Path, run: Run, jobs: pa.Table, steps: pa.Table, evaluations: Sequence[Evaluation]) -> None:
+    with writing(out, {"run": run.label, "time": "virtual"}) as trace:
         trace.process(SERVER[0], "server")
         trace.thread(*SERVER, "steps")
         trace.process(CLIENTS, "clients")
         for client in np.unique(jobs["client"].to_numpy()).tolist():
-            trace.thread(CLIENTS, FIRST_CLIENT + client, f"client {client}")
+            name = f", {run.names[client]}" if run.names else ""
+            trace.thread(CLIENTS, FIRST_CLIENT + client, f"client {client}{name}")
         for batch in steps.to_batches(max_chunksize=_BATCH):
             _write_steps(trace, batch)
         for evaluation in evaluations:

@@ -15,12 +15,19 @@ import pyarrow as pa
 
 from fedsim import analysis, plugins
 from fedsim.analysis.opening.evaluation import Evaluation, evaluations_in
-from fedsim.analysis.opening.tables import check_rows, read_label_counts, read_table, read_world, word_counts
+from fedsim.analysis.opening.tables import (
+    check_rows,
+    read_clients,
+    read_label_counts,
+    read_table,
+    read_world,
+    word_counts,
+)
 from fedsim.common import arguments
 from fedsim.common.arrays import Floats, Ints
 from fedsim.common.arrow_columns import array
 from fedsim.common.errors import FolderError, RunError, TraceError, closest
-from fedsim.common.files import from_json, from_toml, read_parquet
+from fedsim.common.files import from_json, from_toml
 from fedsim.common.paths import as_path
 from fedsim.common.terminal import visible
 from fedsim.data.federated_data import UNSEEN
@@ -28,7 +35,7 @@ from fedsim.engine.record_words import PERSONAL
 from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import existing, read_manifest
 from fedsim.records.run_folder import status_of
-from fedsim.records.schemas import CLIENT_FACTS, OPTIONAL, TABLES
+from fedsim.records.schemas import OPTIONAL, TABLES
 from fedsim.worlds.availability import UNKNOWNS, Unknown
 from fedsim.worlds.trace import read_trace
 
@@ -97,8 +104,17 @@ class Run:
 
     @cached_property
     def clients(self) -> pa.Table:
-        """One row per client that may train (`fedsim.records.schemas.CLIENT_FACTS`). Raises FolderError if missing."""
-        return read_parquet(self.folder / CLIENTS, FolderError, CLIENT_FACTS.names)
+        """One row per client that may train: its number, its training samples and, if the task has one, its name.
+
+        Raises FolderError if it is missing.
+        """
+        return read_clients(self.folder)
+
+    @cached_property
+    def names(self) -> tuple[str, ...] | None:
+        """[K] the names of the clients that may train, in the order of their numbers; None if the folder has none."""
+        table = self.clients if (self.folder / CLIENTS).is_file() else pa.table({})
+        return tuple(table.sort_by("client")["name"].to_pylist()) if "name" in table.column_names else None
 
     @cached_property
     def label_counts(self) -> Ints | None:

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from fedsim.common.arrays import Ints
 from fedsim.common.arrow_columns import array
-from fedsim.common.errors import FolderError
+from fedsim.common.errors import FolderError, closest
 from fedsim.common.files import read_parquet
 from fedsim.engine.record_words import STATUSES, STEP_STATUSES
 from fedsim.records.file_names import CLIENTS, PARTS, WORLD, part_name
-from fedsim.records.schemas import LABEL_COUNTS, TABLES
+from fedsim.records.schemas import CLIENT_FACTS, CLIENT_NAME, LABEL_COUNTS, TABLES
 
 _FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
 """Columns in which -1 is an error; elsewhere it stands for "none"."""
@@ -95,6 +95,17 @@ def read_world(folder: Path) -> pa.Table:
     if not path.is_file():
         raise FolderError(f"{folder}: {WORLD} is missing")
     return read_parquet(path, FolderError)
+
+
+def read_clients(folder: Path) -> pa.Table:
+    """Return `clients.parquet` without its label counts. Raises FolderError that names what is missing."""
+    path = folder / CLIENTS
+    table = read_parquet(path, FolderError)
+    columns = table.column_names
+    for name in CLIENT_FACTS.names:
+        if name not in columns:
+            raise FolderError(f"{path}: there is no column {name!r}{closest(name, columns)}")
+    return table.select([name for name in (*CLIENT_FACTS.names, CLIENT_NAME.name) if name in columns])
 
 
 def read_label_counts(folder: Path) -> Ints | None:

@@ -100,7 +100,10 @@ class ManySteps(LongRun):
 
 
 class UnusedWorld(UserWarning):
-    """A run makes no use of a part of its world, or the world lacks what makes time pass."""
+    """A run makes no use of a part of its world, the world lacks what makes time pass, or its clients are others.
+
+    These have the same names as the task's clients, in another order.
+    """
 
 
 class RunNote(UserWarning):

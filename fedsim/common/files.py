@@ -158,9 +158,10 @@ def write_parquet(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> 
     """Write a table, piece by piece, with a checksum for each page. Raises RunError as `write_atomically` does.
 
     Columns of 64 bits have no dictionary: their values rarely repeat, and the dictionary takes most of the time. Nor
-    have lists.
+    have lists and texts.
     """
-    repeated = [f.name for f in schema if not pa.types.is_list(f.type) and f.type.bit_width < 64]
+    fixed = [f for f in schema if not (pa.types.is_list(f.type) or pa.types.is_string(f.type))]
+    repeated = [f.name for f in fixed if f.type.bit_width < 64]
 
     def write(target: Path) -> None:
         with pq.ParquetWriter(target, schema, use_dictionary=repeated, write_page_checksum=True) as writer:

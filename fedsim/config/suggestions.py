@@ -226,7 +226,8 @@ def object_hint(loc: tuple[int | str, ...], value: object) -> str:
     if beside := {"task", "model"} & set(loc[:2]):
         return f": pass it beside the configuration, {beside.pop()}=..."
     name = getattr(value, "__name__", "FUNCTION")
-    return f": save the function in a file, and write 'FILE.py:{name if name.isidentifier() else 'FUNCTION'}'"
+    name = name if name.isidentifier() else "FUNCTION"
+    return f": save the function in a file (in a notebook: %%writefile FILE.py), and write 'FILE.py:{name}'"
 
 
 def _place(kind: str, name: str) -> str:

@@ -39,6 +39,8 @@ class Task:
     """The rows of each natural client, if the data set itself has clients; a partitioner is refused then."""
     model: str = "softmax"
     """The model of configurations that name none."""
+    names: tuple[str, ...] | None = None
+    """The names of the natural clients, which `clients.parquet` of a run shows; None if the data set has none."""
 
     @staticmethod
     def from_arrays(
@@ -123,10 +125,10 @@ def _task(train: Samples, test: Samples | None) -> Task:
         )
     y = np.concatenate([each.y for each in sets])
     _tell_of_unused_labels(y)
-    natural = None
+    named: dict[str, Indices] | None = None
     if train.client is not None:
         owners = [each.client for each in sets if each.client is not None]
-        natural = rows_by_client(np.concatenate(owners))
+        named = rows_by_client(np.concatenate(owners))
         _check_owners(train.client, owners)
     elif test is not None and test.client is not None:
         raise DataError("client_test: expected none without the clients of the training samples")
@@ -136,7 +138,8 @@ def _task(train: Samples, test: Samples | None) -> Task:
         y=y,
         n_classes=int(y.max(initial=0)) + 1,
         official_test=np.repeat([False, True], [len(train.y), len(y) - len(train.y)]),
-        natural=natural,
+        natural=None if named is None else tuple(named.values()),
+        names=None if named is None else tuple(named),
     )
 
 
@@ -223,6 +226,8 @@ class FederatedData:
     test: Split
     unseen: Unseen | None = None
     """Further clients, which never train; see `fedsim.data.unseen_clients`."""
+    names: tuple[str, ...] | None = None
+    """[K] the names of the clients that train, if the task has them."""
 
     @property
     def n_clients(self) -> int:

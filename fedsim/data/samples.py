@@ -151,10 +151,11 @@ def clients_of(value: Any, n: int, where: str) -> Array:
     return array if numbers is None else np.array(numbers, dtype=np.int64)
 
 
-def rows_by_client(client: Array) -> tuple[NDArray[np.int64], ...]:
-    """Return the samples of each client, clients in ascending order of their numbers or names."""
-    _, number, counts = np.unique(client, return_inverse=True, return_counts=True)
-    return tuple(np.split(np.argsort(number, kind="stable"), np.cumsum(counts)[:-1]))
+def rows_by_client(client: Array) -> dict[str, NDArray[np.int64]]:
+    """Return the samples of each client by its name, clients in ascending order of their numbers or names."""
+    names, number, counts = np.unique(client, return_inverse=True, return_counts=True)
+    rows = np.split(np.argsort(number, kind="stable"), np.cumsum(counts)[:-1])
+    return dict(zip(map(str, names.tolist()), rows, strict=True))
 
 
 def _owners(client: Client, n: int) -> Any:

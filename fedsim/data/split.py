@@ -58,7 +58,7 @@ def federate(
     train, valid, test = _divided(Split.of(rows), division, seed)
     if pool == "official":
         test = _official_test(task, of_clients, seed)
-    return FederatedData(task.x, task.y, task.n_classes, train, valid, test)
+    return FederatedData(task.x, task.y, task.n_classes, train, valid, test, names=task.names)
 
 
 def split_sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:

@@ -35,7 +35,8 @@ def with_unseen(data: FederatedData, count: int, seed: int) -> FederatedData:
             "task.fractions, as in [0.8, 0.1, 0.1], or task.pool = 'official', found none"
         )
     train, valid, test = (_of(split, ~drawn) for split in (data.train, data.valid, data.test))
-    return replace(data, train=train, valid=valid, test=test, unseen=unseen)
+    names = None if data.names is None else tuple(np.array(data.names)[~drawn].tolist())
+    return replace(data, train=train, valid=valid, test=test, unseen=unseen, names=names)
 
 
 def _of(split: Split, chosen: NDArray[np.bool_]) -> Split:

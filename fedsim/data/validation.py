@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedsim.common.errors import DataError
+from fedsim.common.errors import DataError, shown
 from fedsim.data.federated_data import Indices, Task
 
 Array = np.ndarray[Any, Any]
@@ -27,8 +27,21 @@ def checked(task: Task, name: str) -> Task:
     natural = (
         None if task.natural is None else checked_rows(task.natural, f"{where}: natural", "rows", len(x))
     )
+    _check_names(where, task.names, natural)
     x, y = np.ascontiguousarray(x), y.astype(np.int64, copy=False)
     return replace(task, x=x, y=y, n_classes=int(task.n_classes), natural=natural)
+
+
+def _check_names(where: str, names: Sequence[str] | None, natural: Sequence[Indices] | None) -> None:
+    if names is None:
+        return
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise DataError(f"{where}: names: expected different texts, found {shown(names)}")
+    if natural is None or len(names) != len(natural):
+        found = "none" if natural is None else str(len(natural))
+        raise DataError(
+            f"{where}: names: expected one for each client of `natural`, found {len(names)} for {found}"
+        )
 
 
 def _check_shapes(where: str, x: Array, y: Array, official: Array) -> None:

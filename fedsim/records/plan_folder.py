@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ _PLANNED = "planned"
 
 
 def begin(
-    folder: Path, config: RunConfig, trace: Trace, label_counts: Ints, job_table: JobTable, *, force: bool
+    folder: Path,
+    config: RunConfig,
+    trace: Trace,
+    label_counts: Ints,
+    names: Sequence[str] | None,
+    job_table: JobTable,
+    *,
+    force: bool,
 ) -> Recorder:
     """Make the folder of a plan with what `run_folder.describe` writes, and return its Recorder.
 
@@ -30,7 +38,7 @@ def begin(
     if force and (folder / MANIFEST).is_file() and _status(folder) != _PLANNED:
         raise FolderError(f"{folder} is a run, and no plan replaces it: choose another folder with --out")
     make_folder(folder, "plan", force=force, manifest=_manifest(config))
-    describe(folder, config, trace, label_counts)
+    describe(folder, config, trace, label_counts, names)
     return Recorder(folder, label_counts.sum(axis=1), job_table)
 
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -22,7 +22,7 @@ from fedsim.common.files import cannot_make, remove_folder, write_json, write_pa
 from fedsim.config.run import RunConfig
 from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import FORMAT
-from fedsim.records.schemas import CLIENT_FACTS, LABEL_COUNTS, OPTIONAL
+from fedsim.records.schemas import CLIENT_FACTS, CLIENT_NAME, LABEL_COUNTS, OPTIONAL
 from fedsim.worlds.trace import Trace
 
 _LOCK = ".lock"
@@ -47,12 +47,19 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, config: RunConfig, trace: Trace, label_counts: Ints, path: Path, *, force: bool = False
+        cls,
+        config: RunConfig,
+        trace: Trace,
+        label_counts: Ints,
+        names: Sequence[str] | None,
+        path: Path,
+        *,
+        force: bool = False,
     ) -> RunFolder:
         """Make a run folder with what `describe` writes; `force` replaces an existing run. Raises RunError."""
         make_folder(path, kind_of(config), force=force, manifest={"name": config.name, "status": "running"})
         folder = cls(path)
-        describe(path, config, trace, label_counts)
+        describe(path, config, trace, label_counts, names)
         return folder
 
     def close(self) -> None:
@@ -60,15 +67,21 @@ class RunFolder:
         self._lock.close()
 
 
-def describe(path: Path, config: RunConfig, trace: Trace, label_counts: Ints) -> None:
-    """Write a run's configuration, its world and its clients' training samples by label [K, classes] into its folder.
+def describe(
+    path: Path, config: RunConfig, trace: Trace, label_counts: Ints, names: Sequence[str] | None
+) -> None:
+    """Write a run's configuration, its world and its clients into its folder.
+
+    Args:
+        label_counts: [K, classes] the clients' training samples of each label.
+        names: [K] the clients' names, if they have any.
 
     Raises RunError.
     """
     write_text(path / CONFIG, tomli_w.dumps(config.resolved()))
     clients, classes = label_counts.shape
     ends = np.arange(clients + 1, dtype=np.int32) * classes
-    columns = {
+    columns: dict[str, Any] = {
         "client": np.arange(clients),
         "n_samples": label_counts.sum(axis=1),
         "label_counts": pa.ListArray.from_arrays(
@@ -76,6 +89,8 @@ def describe(path: Path, config: RunConfig, trace: Trace, label_counts: Ints) ->
         ),
     }
     schema = CLIENT_FACTS.append(LABEL_COUNTS)
+    if names is not None:
+        schema, columns["name"] = schema.append(CLIENT_NAME), pa.array(names, pa.string())
     arrays = [column(columns[field.name], field.type) for field in schema]
     write_parquet(path / CLIENTS, schema, [pa.Table.from_arrays(arrays, schema=schema)])
     trace.write(path / WORLD)

@@ -119,6 +119,8 @@ CLIENT_FACTS = pa.schema([("client", pa.int32()), ("n_samples", pa.int32())])  #
 """`clients.parquet`: one row per client, written before the run starts, also for those that never get a job."""
 LABEL_COUNTS = pa.field("label_counts", pa.list_(pa.int32()))
 """A further column of `clients.parquet`: the client's training samples of each label of the task."""
+CLIENT_NAME = pa.field("name", pa.string())
+"""The last column of `clients.parquet`, if the clients have names in the task."""
 
 TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS, "audit": AUDIT}
 OPTIONAL = ("conflicts", "audit")

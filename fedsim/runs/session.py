@@ -87,7 +87,7 @@ class Session:
         interrupts = Interrupts(_announce_stop)
         with interrupts.handled():
             counts = spec.plan.facts.label_counts
-            folder = RunFolder.create(spec.config, spec.trace, counts, path, force=force)
+            folder = RunFolder.create(spec.config, spec.trace, counts, spec.data.names, path, force=force)
         return cls(spec, folder, pool, clock, interrupts)
 
     @classmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedsim.common import threads
@@ -84,8 +85,19 @@ class RunSpec:
         return f"{self.config.name}: longer than its world, which is {self.world.duration_text()}"
 
     def unused_world(self) -> Iterator[str]:
-        """Yield warnings about clients of the world that the run leaves out, and about jobs that take no time."""
+        """Yield warnings about clients of the world that the run leaves out or takes in another order than its task.
+
+        Another one is about jobs that take no time.
+        """
         config, clients = self.config, self.world.clients
+        names, ids = self.data.names or (), self.plan.facts.about.get("id", np.zeros(0)).tolist()
+        if names and set(names) == set(ids) and (differ := [k for k in range(clients) if names[k] != ids[k]]):
+            first = differ[0]
+            yield (
+                f"{config.name}: its world has the clients of its task in another order: client {first} has the "
+                f"samples of {names[first]!r} and the availability of {ids[first]!r}, one of {len(differ)} such "
+                "clients; `fedsim trace import FILE --option order=name` numbers those of csv and parquet files alike"
+            )
         if self.trace.clients > clients:
             yield (
                 f"{config.name}: takes the first {clients:,} of its world's {self.trace.clients:,} clients; "

@@ -967,6 +967,13 @@ TASK = Task("mine", np.ones((6, 2), np.float32), np.arange(6) % 3, 3, np.zeros(6
         ({"natural": (TASK.y == 0, TASK.y > 0)}, r"client 0: .*whole numbers.*found bool; np\.flatnonzero"),
         ({"natural": ([0, 1], [1.5])}, "client 1: expected rows, whole numbers from 0 on, found float64"),
         ({"natural": {0: [0, 1], 1: [2]}}, "natural: expected the rows of each client, .*found a dict"),
+        ({"names": ("a",)}, "names: expected one for each client of `natural`, found 1 for none"),
+        ({"natural": ([0, 1], [2]), "names": ("a",)}, "names: .*, found 1 for 2"),
+        (
+            {"natural": ([0, 1], [2]), "names": ("a", "a")},
+            r"names: expected different texts, found \('a', 'a'\)",
+        ),
+        ({"natural": ([0, 1], [2]), "names": (1, 2)}, r"names: expected different texts, found \(1, 2\)"),
         ({"n_classes": 3.0}, "n_classes: expected a whole number from 1 on, found 3.0"),
         ({"n_classes": "3"}, "n_classes: expected a whole number from 1 on, found '3'"),
     ],

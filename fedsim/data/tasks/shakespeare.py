@@ -61,6 +61,7 @@ def shakespeare(
         official_test=np.zeros(len(y), dtype=np.bool_),
         natural=tuple(np.split(np.arange(len(y)), ends[:-1])),
         model="lstm",
+        names=tuple(roles[i] for i in chosen),
     )
 
 

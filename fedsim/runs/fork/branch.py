@@ -211,7 +211,7 @@ def _begin_folder(folder: Path, branch: Branch, saved: State | None, force: bool
 def _write(folder: Path, spec: RunSpec, begin: State) -> None:
     """Write the fork's configuration, world and first checkpoint in place of its parent's."""
     run_state = begin["run_state"]
-    describe(folder, spec.config, spec.trace, spec.plan.facts.label_counts)
+    describe(folder, spec.config, spec.trace, spec.plan.facts.label_counts, spec.data.names)
     shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
     checkpoint.write(folder, begin, step=run_state["step"], jobs=run_state["next_job"], keep="all")
 

@@ -134,8 +134,10 @@ def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> Plan
     config, run_state = spec.config, RunState(spec.data.n_clients)
     recorder = None
     if out is not None:
-        counts = spec.plan.facts.label_counts
-        recorder = begin(out / config.name, config, spec.trace, counts, run_state.job_table, force=force)
+        counts, names = spec.plan.facts.label_counts, spec.data.names
+        recorder = begin(
+            out / config.name, config, spec.trace, counts, names, run_state.job_table, force=force
+        )
     started = time.perf_counter()
     tally = Tally(run_state, spec.plan.memory, recorder)
     trainer = CountingTrainer(spec, ahead=workers > 0)

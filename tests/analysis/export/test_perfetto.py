@@ -10,6 +10,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedsim import analysis
@@ -128,6 +130,16 @@ def test_a_stretch_of_time_holds_what_happened_in_it(tmp_path: Path) -> None:
     assert sorted({e["args"]["job"] for e in spans(found)}) == [3, 4, 5]
     assert [e["ts"] / US for e in found if e["ph"] == "i"] == [40, 50, 40]
     assert (done.jobs, done.steps, done.evaluations) == (3, 2, 1)
+
+
+def test_clients_with_names_are_named(tmp_path: Path) -> None:
+    folder = made_up(tmp_path / "made-up")
+    clients = {"client": range(4), "n_samples": [1] * 4, "name": ["bonn", "oslo", "rome", "york"]}
+    table = pa.table({name: list(values) for name, values in clients.items()})
+    pq.write_table(table, folder / "clients.parquet")
+    export_perfetto(analysis.open_run(folder), tmp_path / "t.json")
+    named = {e["args"]["name"] for e in events(tmp_path / "t.json") if e["name"] == "thread_name"}
+    assert {"client 0, bonn", "client 2, rome"} <= named
 
 
 def test_few_clients_are_those_with_the_most_jobs(tmp_path: Path) -> None:

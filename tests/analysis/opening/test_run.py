@@ -141,7 +141,18 @@ def test_the_clients_are_a_table_too(tmp_path: Path, tables: dict[str, object]) 
     with pytest.raises(RunError, match=r"clients.parquet: there is no such file"):
         analysis.open_run(folder).frame("clients")
     pq.write_table(pa.table({"client": [0, 1], "n_samples": [7, 5]}), folder / "clients.parquet")
-    assert list(analysis.open_run(folder).frame("clients")["n_samples"]) == [7, 5]
+    run = analysis.open_run(folder)
+    assert list(run.frame("clients")["n_samples"]) == [7, 5]
+    assert run.names is None
+    pq.write_table(
+        pa.table({"client": [1, 0], "n_samples": [7, 5], "name": ["b", "a"]}), folder / "clients.parquet"
+    )
+    run = analysis.open_run(folder)
+    assert run.names == ("a", "b")
+    assert list(run.frame("clients")["name"]) == ["b", "a"]
+    pq.write_table(pa.table({"client": [0], "samples": [7]}), folder / "clients.parquet")
+    with pytest.raises(RunError, match=r"clients.parquet: there is no column 'n_samples'.*'samples'"):
+        analysis.open_run(folder).frame("clients")
 
 
 def test_the_labels_of_clients_are_in_the_order_of_the_clients(tmp_path: Path) -> None:

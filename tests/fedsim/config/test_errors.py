@@ -175,7 +175,7 @@ def _by_loss() -> Algorithm:
 
 
 TEXT = "input should be a valid string"
-FILE = "save the function in a file, and write 'FILE.py:"
+FILE = "save the function in a file (in a notebook: %%writefile FILE.py), and write 'FILE.py:"
 CODE = {
     "a function as a name": (
         {"algorithm": {"name": _by_loss}},

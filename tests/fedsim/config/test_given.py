@@ -28,6 +28,7 @@ from fedsim.runs.result import Result
 from fedsim.runs.resume import resume
 from fedsim.runs.simulate import simulate
 from fedsim.runs.verify import verify
+from fedsim.worlds.importer import import_trace
 
 TABLES: dict[str, Any] = {
     "pacing": {"preset": "sync", "clients": 3},
@@ -82,6 +83,42 @@ def test_the_manifest_names_both_by_digest(finished: Result) -> None:
     assert given["task"] == TASK.digest()
     assert set(given) == {"task", "model"}
     assert f'"python:{given["model"]}"' in (finished.folder / "config.resolved.toml").read_text()
+
+
+TOWN = np.array(["oslo", "bonn", "york"])[np.arange(120) % 3]
+
+
+def test_the_folder_has_the_names_of_the_clients(tmp_path: Path) -> None:
+    task = Task.from_arrays(X, Y, TOWN)
+    result = run(tmp_path, task=task)
+    assert result.run.names == ("bonn", "oslo", "york")
+    child = fork(result.folder, 3, {"train.lr": 0.2}, out=tmp_path, workers=0, task=task, model=net)
+    assert child.run.names == result.run.names
+    assert not check(child.folder).violations
+    two = {"preset": "sync", "clients": 2}
+    run(tmp_path, TABLES | {"name": "some", "task": {"unseen": 1}, "pacing": two}, task=task)
+    some = fedsim.open_run(tmp_path / "some")
+    [unseen] = some.manifest["unseen"]
+    assert some.names == tuple(name for k, name in enumerate(result.run.names) if k != unseen)
+
+
+@pytest.mark.parametrize("order", ["first", "name"])
+def test_a_world_with_the_clients_of_the_task_in_another_order_is_told(order: str, tmp_path: Path) -> None:
+    log = "client,start,end\n" + "".join(f"{name},0,3600\n" for name in ("york", "bonn", "oslo"))
+    (tmp_path / "log.csv").write_text(log)
+    import_trace([tmp_path / "log.csv"], "csv", {"order": order}).write(tmp_path / "w.parquet")
+    tables = TABLES | {"world": {"trace": str(tmp_path / "w.parquet")}}
+    other = plan(tables, task=Task.from_arrays(X, Y, np.char.add(TOWN, "s")), model=net)[0].unused
+    found = [
+        each
+        for each in plan(tables, task=Task.from_arrays(X, Y, TOWN), model=net)[0].unused
+        if each not in other
+    ]
+    assert len(found) == (order == "first")
+    for each in found:
+        assert (
+            "client 0 has the samples of 'bonn' and the availability of 'york', one of 3 such clients" in each
+        )
 
 
 def test_nothing_is_kept_after_a_run(finished: Result) -> None:

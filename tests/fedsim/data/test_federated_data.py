@@ -33,13 +33,14 @@ def dicts() -> list[dict[str, Any]]:
 
 def same(a: Task, b: Task) -> bool:
     fields = (a.x, a.y, a.official_test, *(a.natural or ())), (b.x, b.y, b.official_test, *(b.natural or ()))
-    return len(fields[0]) == len(fields[1]) and all(map(np.array_equal, *fields))
+    return a.names == b.names and len(fields[0]) == len(fields[1]) and all(map(np.array_equal, *fields))
 
 
 def test_clients_come_in_the_order_of_their_names() -> None:
     task = Task.from_arrays(X, Y, CLIENT)
     assert task.natural is not None
     assert [rows.tolist() for rows in task.natural] == [[1, 4, 7], [0, 2, 5], [3, 6]]
+    assert task.names == ("a", "b", "c")
     assert (task.x.dtype, task.y.dtype, task.n_classes) == (np.float32, np.int64, 3)
     assert np.array_equal(task.x, X)
 

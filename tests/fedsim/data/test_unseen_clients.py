@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,14 @@ def test_each_client_keeps_its_samples_and_the_order_of_the_division(count: int,
             assert rows(getattr(data.unseen, name)) == nothing + [before[k] for k in unseen]
     before = rows(whole.train)
     assert [data.training_rows(k).tolist() for k in range(CLIENTS)] == [before[k] for k in training + unseen]
+
+
+def test_the_clients_that_train_keep_their_names() -> None:
+    whole = replace(divided(), names=tuple("abcdefghijkl"))
+    data = with_unseen(whole, 3, seed=4)
+    assert data.unseen is not None
+    left = [name for k, name in enumerate("abcdefghijkl") if k not in data.unseen.numbers]
+    assert data.names == tuple(left)
 
 
 def test_the_seed_alone_draws_them_and_a_larger_share_holds_a_smaller_one() -> None:

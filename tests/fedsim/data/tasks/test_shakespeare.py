@@ -96,6 +96,11 @@ def test_roles_are_drawn_with_the_seed_and_long_enough(play: Path) -> None:
     drawn = {len(build(play, clients=1, seed=seed).y) for seed in range(12)}
     assert drawn == {len(speech) - 10 for speech in speeches(play / FILE).values()}
     assert len({len(build(play, clients=1, seed=seed, least=40).y) for seed in range(12)}) == 2
+    named = {
+        build(play, clients=1, seed=seed).names: len(build(play, clients=1, seed=seed).y)
+        for seed in range(12)
+    }
+    assert named == {(role,): len(speech) - 10 for role, speech in speeches(play / FILE).items()}
 
 
 def test_too_few_roles_are_counted(play: Path) -> None:
