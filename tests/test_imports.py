@@ -272,3 +272,12 @@ def test_a_study_begins_its_processes_before_it_imports_torch(root: Path, tmp_pa
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
+
+
+def test_an_editor_finds_the_installed_package_on_the_path(tmp_path: Path) -> None:
+    """Editors and type checkers look through `sys.path` alone, without the import hooks of an editable installation."""
+    code = "import importlib.machinery as m, sys; print(m.PathFinder.find_spec('fedsim') is not None)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"

@@ -30,6 +30,9 @@ class Cell:
     config: RunConfig
     """The run is named `LEVELS/seed-N`, which is also its folder below `runs`."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.title}>"
+
     @property
     def seed(self) -> int:
         """The seed of data, world and training, as far as `[seeds]` has no other."""

@@ -940,6 +940,7 @@ def test_an_outcome_is_shown_in_a_line() -> None:
     finished_cell = cells_of(load_study({"name": "s", "seeds": 1, "run": run_tables}), "s")[0]
     failed = ((finished_cell, "why"),)
     assert repr(Outcome(Path("runs/s"), 3, failed, True)) == "<Outcome runs/s: 3 done, 1 failed, interrupted>"
+    assert repr(failed) == "((<Cell seed 1>, 'why'),)"
 
 
 def test_killed_processes_are_replaced_and_a_cell_that_kills_each_fails_alone(
