@@ -25,6 +25,7 @@ from .statistics.observatory import conflict_table
 from .statistics.over_time import improved_over_time, improved_users_percent, time_below
 from .statistics.paired.differences import PairedDifference, differences, differences_of
 from .statistics.paired.interaction import interactions
+from .statistics.participation import run_clients
 from .statistics.published import PublishedValue, published_values
 from .statistics.time_to_target import SpeedUp, speed_ups, time_to_target
 from .statistics.variance.study_components import VarianceComponents, variance_components
@@ -36,6 +37,7 @@ from .tables.closing import closing_table, profile, profile_table
 from .tables.compare import Comparison, compare, comparison_table
 from .tables.component_tables import component_tables
 from .tables.group_tables import (
+    run_clients_table,
     run_participation,
     run_participation_tables,
     study_participation,
@@ -118,6 +120,8 @@ __all__ = [
     "require_mlflow",
     "require_tensorboard",
     "require_wandb",
+    "run_clients",
+    "run_clients_table",
     "run_document",
     "run_html",
     "run_participation",

@@ -15,7 +15,7 @@ from fedsim.analysis.report.sentences import FEW_CLIENTS, Claims, listed, senten
 from fedsim.analysis.statistics.contrasts import Contrast, by_client, confidence, of_groups, of_tails
 from fedsim.analysis.statistics.fairness import lowest_percent, tail_size
 from fedsim.analysis.statistics.paired.differences import t_interval
-from fedsim.analysis.statistics.participation import clients
+from fedsim.analysis.statistics.participation import run_clients
 from fedsim.analysis.tables.compare import compare
 from fedsim.common.arrays import Floats
 from fedsim.common.errors import RunError, TraceError
@@ -158,7 +158,7 @@ def least_participation(
     world cannot be read, as sections of the report say, or if an accuracy is NaN.
     """
     try:
-        frame = clients(run, split, last=last)
+        frame = run_clients(run, split, last=last)
     except (RunError, TraceError):
         return {}
     accuracy = frame["accuracy_percent"].to_numpy(dtype=np.float64)

@@ -18,7 +18,7 @@ PARTICIPATION = ("used", "availability", "lost")
 
 
 def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame:
-    """Return the correlation of accuracy with participation among the clients of `participation.clients`.
+    """Return the correlation of accuracy with participation among the clients of `run_clients`.
 
     One row for each measure of participation in the frame (`used` updates, `availability`, `lost` jobs), each method
     (`spearman`, `pearson`) and each weighting (`clients`: each client counts once; `samples`: by its samples of the

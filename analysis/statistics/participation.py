@@ -34,17 +34,17 @@ _MOST_WORDS = 20
 """A text fact with more distinct values, such as an id, is no grouping by default."""
 
 
-def clients(run: Run, split: str | None = None, *, labels: bool = False, last: int = 1) -> pd.DataFrame:
+def run_clients(run: Run, split: str | None = None, *, labels: bool = False, last: int = 1) -> pd.DataFrame:
     """Return one row per client with samples of a split (default: the run's), from the last evaluation.
 
-    Columns: `n` samples, `accuracy_percent` and `loss`, both means over the `last` evaluations; `jobs`, of these `used`
-    (aggregated or remembered) and `lost`. If the folder has the world: `availability`, the share of the run's virtual
-    time that the client was online; the mean speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) that the
-    world models; each fact of the trace's `about` (with `about_` before `label`, `labels`, `label_...` and names that
-    are taken); unseen clients have no part in the world. With `labels`: `labels`, those of at least 10 % of the
-    client's training samples, ascending, such as `2 7`; and `label_<c>`, its training samples of class c, see
-    `label_counts`. Raises FolderError if the run was evaluated less often, or on other clients from one of these
-    evaluations to the next.
+    Columns: `name`, if the task names its clients; `n` samples, `accuracy_percent` and `loss`, both means over the
+    `last` evaluations; `jobs`, of these `used` (aggregated or remembered) and `lost`. If the folder has the world:
+    `availability`, the share of the run's virtual time that the client was online; the mean speeds `compute`
+    (samples/s), `downlink`, `uplink` (bytes/s) that the world models; each fact of the trace's `about` (with `about_`
+    before `label`, `labels`, `label_...` and names that are taken); unseen clients have no part in the world. With
+    `labels`: `labels`, those of at least 10 % of the client's training samples, ascending, such as `2 7`; and
+    `label_<c>`, its training samples of class c, see `label_counts`. Raises FolderError if the run was evaluated less
+    often, or on other clients from one of these evaluations to the next.
     """
     import pandas as pd  # imported here: opening a run does not need it
 
@@ -55,6 +55,8 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
         {"n": final.n, "accuracy_percent": 100 * accuracy, "loss": loss},
         index=pd.Index(final.client, name="client"),
     )
+    if run.names is not None and final.split not in UNSEEN_SPLITS:
+        frame.insert(0, "name", np.array(run.names)[final.client])
     jobs = _job_counts(run, int(final.client.max(initial=-1)) + 1)
     for name, counted in jobs.items():
         frame[name] = counted[final.client]
@@ -74,7 +76,7 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False, last: i
 
 
 def with_own(frame: pd.DataFrame, own: Mapping[str, ArrayLike], clients: int) -> pd.DataFrame:
-    """Return a frame of `clients` with groups of the caller's own: by name, the group of each of all `clients`.
+    """Return a frame of `run_clients` with groups of the caller's own: by name, the group of each of all `clients`.
 
     Raises ConfigError for a name that is taken, and unless there is one group for each client.
     """
@@ -181,6 +183,8 @@ def groupings(frame: pd.DataFrame) -> list[str]:
     known = [name for name in numbers if name in frame and frame[name].nunique() > 1]
     others = {"n", "accuracy_percent", "loss", "jobs", *numbers, *BY_LABELS}
     facts = [str(c) for c in frame if c not in others and not str(c).startswith(_LABEL)]
+    if {"name", "id"} <= set(facts) and frame["name"].equals(frame["id"].astype(str)):
+        facts.remove("id")
     more = [
         c
         for c in facts
@@ -190,7 +194,7 @@ def groupings(frame: pd.DataFrame) -> list[str]:
 
 
 def label_sets(frame: pd.DataFrame) -> Ints | None:
-    """Return [K] `sets_of_labels` of the clients in a frame of `clients`; None without labels."""
+    """Return [K] `sets_of_labels` of the clients in a frame of `run_clients`; None without labels."""
     labels = [c for c in frame.columns if str(c).startswith(_LABEL)]
     return sets_of_labels(frame[labels].to_numpy()) if labels else None
 
@@ -208,7 +212,7 @@ def sets_of_labels(counts: Ints) -> Ints:
 
 
 def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFrame:
-    """Return one row per group of clients: by a column of `clients`, such as `labels`, or by `label`.
+    """Return one row per group of clients: by a column of `run_clients`, such as `labels`, or by `label`.
 
     A column of numbers with more than four distinct values is cut at its quartiles (equal values stay together, so a
     group may be missing); any other column has a group for each value. `label` has a group for each class, the clients

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 from rich.table import Table
+from rich.text import Text
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Study
@@ -18,10 +19,10 @@ from fedsim.analysis.statistics.correlation import correlations
 from fedsim.analysis.statistics.paired.differences import Better, PairedDifference, differences_of, has_pairs
 from fedsim.analysis.statistics.participation import (
     BY_LABELS,
-    clients,
     groupings,
     groups,
     losses,
+    run_clients,
     with_own,
     worst_group,
 )
@@ -63,6 +64,16 @@ _GROUP_HEADINGS = (
     "std %",
     "min %",
 )
+_CLIENT_COLUMNS = {
+    "name": "name",
+    "accuracy %": "accuracy_percent",
+    "samples": "n",
+    "jobs": "jobs",
+    "used": "used",
+    "lost": "lost",
+    "online %": "availability",
+}
+"""The columns of `run_clients` by heading."""
 _CORRELATION_HEADINGS = ("with", "method", "weighted by", "clients", "value", "95 %")
 
 
@@ -83,7 +94,7 @@ def run_participation(
     """
     import pandas as pd  # imported here: opening a run does not need it
 
-    frame = clients(run, split, labels=_by_labels(by or ()))
+    frame = run_clients(run, split, labels=_by_labels(by or ()))
     if isinstance(by, Mapping):
         frame = with_own(frame, by, _n_clients(run))
     tables = [groups(frame, name) for name in (groupings(frame) if by is None else by)]
@@ -115,7 +126,7 @@ def study_participation(
     parts, rows = [], []
     for cell in study.finished:
         run = study.afresh(cell)
-        frame = clients(run, split, labels=_by_labels([name]), last=study.last)
+        frame = run_clients(run, split, labels=_by_labels([name]), last=study.last)
         if own:
             frame = with_own(frame, own, _n_clients(run))
         cell_groups = groups(frame, name, intervals=False)
@@ -182,6 +193,37 @@ def run_participation_tables(
         words = [each["with"], each["method"], each["weighted_by"], str(each["clients"])]
         table.add_row(*map(shown, [*words, plain(each["value"]), span((each["low"], each["high"]))]))
     return [*tables, table]
+
+
+@arguments.checked
+def run_clients_table(run: Run, split: str | None = None, most: int | None = None) -> Table:
+    """Return the clients of a run, those with the lowest accuracy first, as a table for the terminal.
+
+    Args:
+        split: on which their accuracy is that of the last evaluation; by default the run's.
+        most: how many clients to show; all by default.
+
+    Raises FolderError if there was no evaluation on the split.
+    """
+    frame = run_clients(run, split).sort_values("accuracy_percent", kind="stable")
+    some = frame if most is None else frame.head(most)
+    which = "worst off first" if len(some) == len(frame) else f"the {len(some)} worst off of {len(frame):,}"
+    note = "used: updates that a step used or remembers; online: share of the run's virtual time"
+    table = ruled_table(f"{run.label}: clients, {which}{on_split(split or run.split)}", note)
+    columns = {heading: name for heading, name in _CLIENT_COLUMNS.items() if name in some}
+    for heading, name in {"client": "client", **columns}.items():
+        table.add_column(heading, justify="left" if name == "name" else "right", overflow="fold")
+    for client, row in zip(some.index, some.to_dict("records"), strict=True):
+        table.add_row(str(client), *(_client_cell(name, row[name]) for name in columns.values()))
+    return table
+
+
+def _client_cell(name: str, value: Any) -> Text:
+    if name == "name":
+        return shown(value)
+    return shown(
+        f"{value:,}" if isinstance(value, int) else plain(100 * value if name == "availability" else value)
+    )
 
 
 def _n_clients(run: Run) -> int:

@@ -8,7 +8,7 @@ from rich.table import Column, Table
 from typer import Argument
 
 from fedsim import plugins
-from fedsim.common.errors import ConfigError, closest
+from fedsim.common.errors import ConfigError, Error, closest
 from fedsim.common.terminal import Terminal, say, shown
 
 _KINDS = {facts.group.removeprefix("fedsim."): kind for kind, facts in plugins.KINDS.items()}
@@ -63,7 +63,11 @@ def _show_kind(kind: str) -> None:
     for name in plugins.names(kind):
         source = plugins.distribution(kind, name)
         title = f"{name} ({source})" if source else name
-        table.add_row(title, plugins.summary(kind, name))
+        try:
+            told = plugins.summary(kind, name)
+        except Error as error:  # of one package: the others can be used
+            told = f"cannot be used: {error}"
+        table.add_row(title, shown(told))
     Terminal().print(table)
 
 

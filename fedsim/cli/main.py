@@ -26,7 +26,7 @@ from fedsim.cli.list import list_plugins
 from fedsim.cli.report import report
 from fedsim.cli.resume import fork, resume, verify
 from fedsim.cli.run import plan, replay, run
-from fedsim.cli.runs import runs
+from fedsim.cli.runs import clients, runs
 from fedsim.cli.schema import schema
 from fedsim.cli.study import study
 from fedsim.cli.trace.app import trace_app
@@ -41,6 +41,7 @@ _PANELS: dict[str, dict[str, Any]] = {
         "runs": runs,
         "report": report,
         "compare": compare,
+        "clients": clients,
         "audit": audit,
         "export": export_app,
         "list": list_plugins,

@@ -1,4 +1,7 @@
-"""`fedsim runs`: a table of the runs and studies below a folder, and how to continue those that were interrupted."""
+"""`fedsim runs`: the runs and studies below a folder, and how to continue those that were interrupted.
+
+`fedsim clients`: the clients of one run.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument
+from typer import Argument, Option
 
+from fedsim import analysis
+from fedsim.cli.options import RunFolder
 from fedsim.common.errors import short
-from fedsim.common.terminal import say, visible
+from fedsim.common.terminal import Terminal, say, visible
 
 if TYPE_CHECKING:
     from fedsim.records.listing import ListedRun, ListedStudy
@@ -53,6 +58,18 @@ def runs(
     _show("damaged:", [short(run.error) for run in single if run.error and run.status == "damaged"])
     _show("failed:", [f"{run.folder}: {short(run.error)}" for run in single if run.error and run.manifest])
     _show("to continue what stopped:", list(_commands(single, studies)))
+
+
+def clients(
+    run: RunFolder,
+    most: Annotated[int, Option("--most", "-n", min=1, help="How many clients to show.")] = 10,
+    split: Annotated[
+        str | None,
+        Option(help="train, valid, test or unseen; by default that of the run.", show_default=False),
+    ] = None,
+) -> None:
+    """Show the clients that are worst off. Samples, jobs and time online stand beside their accuracy."""
+    Terminal().print(analysis.run_clients_table(analysis.open_run(run), split, most))
 
 
 def show_age(seconds: float) -> str:

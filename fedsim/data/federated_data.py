@@ -68,7 +68,13 @@ class Task:
 
     @staticmethod
     def from_dataset(
-        dataset: Any, client: Any = None, test: Any = None, *, x: str | int = 0, y: str | int = 1
+        dataset: Any,
+        client: Any = None,
+        test: Any = None,
+        client_test: Any = None,
+        *,
+        x: str | int = 0,
+        y: str | int = 1,
     ) -> Task:
         """Make a task of a torch dataset, each sample of which is read once, so that random transforms act once.
 
@@ -77,14 +83,19 @@ class Task:
             client: an array [N] of the samples' clients, by number or name, a function from a sample's number to its
                 client, or the column that holds the client. Clients are numbered in ascending order. None: a
                 `[partition]` of the configuration divides the samples.
-            test: a dataset of the same form, the official test set. If `client` is a column, its samples belong to
-                their clients; else they go to the clients in proportion to their training samples of the same label.
+            test: a dataset of the same form, the official test set.
+            client_test: the clients of its samples [M], given like `client`; by default the same column, if that is
+                one. Without it, samples go to the clients in proportion to their training samples of the same label.
 
         Raises DataError that names the sample, and what was expected and found.
         """
         train = read_dataset(dataset, client, (x, y), "dataset")
-        column = client if isinstance(client, (str, int)) else None
-        return _task(train, None if test is None else read_dataset(test, column, (x, y), "test"))
+        if test is None:
+            if client_test is not None:
+                raise DataError("client_test: expected none without test, the dataset whose samples it is of")
+            return _task(train, None)
+        owner = client if client_test is None and isinstance(client, (str, int)) else client_test
+        return _task(train, read_dataset(test, owner, (x, y), "test"))
 
     def digest(self) -> str:
         """Return 32 hexadecimal digits that depend on features, labels and clients, and on the default model."""

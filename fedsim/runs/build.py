@@ -12,6 +12,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
 from fedsim.config.requirements import refuse_idle
 from fedsim.config.run import RunConfig
+from fedsim.data.client_names import check_present
 from fedsim.data.federated_data import UNSEEN, FederatedData
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only
@@ -61,6 +62,7 @@ def prepare(
     bench, server = replace(bench, mode=mode), _with_plans(config, server, selector, server_on)
     asked = config.memory
     config = config.settled(mode, server.updates or cast(HistoryPlan, server.history))
+    check_present(data.names, trace)
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     check_ends(config, world)
     plan = _plan(config, inputs, network, bench, selector, server)

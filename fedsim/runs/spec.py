@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedsim.common import threads
@@ -15,6 +14,7 @@ from fedsim.common.errors import FolderError
 from fedsim.config.given import digests_in
 from fedsim.config.memory import MemorySection
 from fedsim.config.run import RunConfig
+from fedsim.data.client_names import mismatch
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.state import Plan
 from fedsim.runs.combinations import TAKE_SPEEDS, without_time
@@ -85,20 +85,15 @@ class RunSpec:
         return f"{self.config.name}: longer than its world, which is {self.world.duration_text()}"
 
     def unused_world(self) -> Iterator[str]:
-        """Yield warnings about clients of the world that the run leaves out or takes in another order than its task.
+        """Yield warnings about clients of the world that the run leaves out, or that are not those of its task.
 
         Another one is about jobs that take no time.
         """
         config, clients = self.config, self.world.clients
-        names, ids = self.data.names or (), self.plan.facts.about.get("id", np.zeros(0)).tolist()
-        if names and set(names) == set(ids) and (differ := [k for k in range(clients) if names[k] != ids[k]]):
-            first = differ[0]
-            yield (
-                f"{config.name}: its world has the clients of its task in another order: client {first} has the "
-                f"samples of {names[first]!r} and the availability of {ids[first]!r}, one of {len(differ)} such "
-                "clients; `fedsim trace import FILE --option order=name` numbers those of csv and parquet files alike"
-            )
-        if self.trace.clients > clients:
+        others = mismatch(self.data.names, self.trace)
+        if others:
+            yield f"{config.name}: {others}"
+        elif self.trace.clients > clients:
             yield (
                 f"{config.name}: takes the first {clients:,} of its world's {self.trace.clients:,} clients; "
                 f"`fedsim trace edit --resample {clients}` draws them"

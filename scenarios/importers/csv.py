@@ -53,8 +53,9 @@ def csv(
 
     Times count from 0: subtract the midnight before the first from Unix times. Dates such as `2024-03-01 06:30:00`, all
     without a zone or with the same offset, count from the midnight before the first; write them in UTC, as the clocks
-    of many zones change twice a year. Rows of the kind `offline` are for clients that are never online; between other
-    intervals a client is offline anyway. Availability is unknown for clients that have speeds alone.
+    of many zones change twice a year. Rows of the kind `offline`, of any length, are for clients that are never
+    online; between other intervals a client is offline anyway. Availability is unknown for clients that have speeds
+    alone.
 
     Args:
         unit: unit of the columns `start` and `end`; a column such as `start_ms` has that of its name.

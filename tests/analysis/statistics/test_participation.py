@@ -16,13 +16,13 @@ from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.statistics.correlation import correlations, pearson, spearman
 from fedsim.analysis.statistics.participation import (
     availability,
-    clients,
     groupings,
     groups,
     held_labels,
     label_counts,
     label_sets,
     losses,
+    run_clients,
     worst_group,
 )
 from fedsim.analysis.tables.group_tables import (
@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> analysis.Run:
 
 
 def test_clients_are_told_by_what_became_of_them(run: analysis.Run) -> None:
-    frame = clients(run)
+    frame = run_clients(run)
     assert frame.index.name == "client"
     assert frame["accuracy_percent"].tolist() == pytest.approx([90, 70, 50, 30, 80])
     assert frame["jobs"].tolist() == [1, 2, 3, 2, 0]
@@ -106,7 +106,7 @@ def test_facts_that_are_named_like_labels_or_columns_are_kept_apart(run: analysi
         }
     )
     made_trace(about=facts).write(run.folder / "world.parquet")
-    frame = clients(run)
+    frame = run_clients(run)
     names = ["about_label", "about_labels", "about_label_quality", "about_n", "about_about_n"]
     assert set(names) <= set(groupings(frame))
     assert not {"label", "labels", "label_quality"} & set(frame)
@@ -119,7 +119,7 @@ def test_facts_that_are_named_like_labels_or_columns_are_kept_apart(run: analysi
 
 def test_a_run_without_its_world_still_knows_its_jobs(run: analysis.Run) -> None:
     (run.folder / "world.parquet").unlink()
-    frame = clients(run)
+    frame = run_clients(run)
     assert "availability" not in frame
     assert groupings(frame) == ["used", "lost"]
     with pytest.raises(ConfigError, match="clients cannot be grouped by 'use'; did you mean 'used'"):
@@ -153,15 +153,15 @@ def test_availability_where_nothing_is_known() -> None:
 
 
 def test_groups_say_range_size_and_both_means(run: analysis.Run) -> None:
-    found = groups(clients(run), "availability").set_index("group")
+    found = groups(run_clients(run), "availability").set_index("group")
     assert found["clients"].tolist() == [2, 1, 1, 1]
     first = found.iloc[0]
     assert (first["from"], first["to"], first["samples"], first["min_percent"]) == (0, 0.1, 20, 70)
     assert (first["mean_percent"], first["std_percent"]) == pytest.approx((80, 10))
-    regions = groups(clients(run), "region").set_index("group")
+    regions = groups(run_clients(run), "region").set_index("group")
     assert regions.index.tolist() == ["north", "south", "unknown"]
     assert regions["mean_percent"].tolist() == pytest.approx([70, 50, 80])
-    assert groups(clients(run), "used")["group"].tolist() == ["0", "1"]
+    assert groups(run_clients(run), "used")["group"].tolist() == ["0", "1"]
 
 
 def test_weights_decide_between_clients_and_samples() -> None:
@@ -199,7 +199,7 @@ def test_quarters_hold_everybody_once_and_keep_equals_together(values: list[int]
 
 
 def test_survivors_and_victims(run: analysis.Run) -> None:
-    found = losses(clients(run)).set_index("group")
+    found = losses(run_clients(run)).set_index("group")
     assert found["clients"].to_dict() == {
         "none lost": 1,
         "some lost": 3,
@@ -245,7 +245,7 @@ def test_a_run_without_steps_has_no_correlations_and_no_warnings(tmp_path: Path)
     stop = {"steps": 5, "metric": "mean_percent", "target": 0.0}
     run = analysis.open_run(simulated(small(stop=stop), tmp_path).folder)
     assert run.manifest["steps"] == 0
-    found = correlations(clients(run), intervals=True)
+    found = correlations(run_clients(run), intervals=True)
     assert found["value"].isna().all()
     assert analysis.write_report([run], tmp_path / "page.html").is_file()
 
@@ -525,7 +525,7 @@ def test_labels_are_those_of_the_run(recorded: bool, tmp_path: Path) -> None:
     world, end = World(trace, 12), run.manifest["virtual_us"]
     seen = np.mean([world.online(t) for t in np.linspace(0, end - 1, 4000).astype(int).tolist()], axis=0)
     assert 0 < seen.mean() < 1
-    np.testing.assert_allclose(clients(run)["availability"], seen, atol=0.002)
+    np.testing.assert_allclose(run_clients(run)["availability"], seen, atol=0.002)
 
 
 def test_code_that_a_folder_names_is_not_run_to_look_at_it(run: analysis.Run, tmp_path: Path) -> None:
@@ -536,7 +536,7 @@ def test_code_that_a_folder_names_is_not_run_to_look_at_it(run: analysis.Run, tm
     assert label_counts(run).shape == (5, 10)
     run.config["task"] = {"name": "mine.py:mine"}
     with pytest.raises(RunError, match=r"task.name: expected one of the installed, found 'mine.py:mine'"):
-        clients(run, labels=True)
+        run_clients(run, labels=True)
 
 
 def alike(copies: int, clients: int = 8) -> pd.DataFrame:
@@ -606,13 +606,13 @@ def test_accuracies_are_means_over_the_last_evaluations(tmp_path: Path) -> None:
     made = analysis.open_run(
         write_run(tmp_path / "run", tables={"evals": evals_table(accuracy)}, virtual_us=None)
     )
-    assert clients(made)["accuracy_percent"].tolist() == pytest.approx([70, 80])
-    assert clients(made, last=2)["accuracy_percent"].tolist() == pytest.approx([50, 85])
+    assert run_clients(made)["accuracy_percent"].tolist() == pytest.approx([70, 80])
+    assert run_clients(made, last=2)["accuracy_percent"].tolist() == pytest.approx([50, 85])
     with pytest.raises(RunError, match="last: expected 4 evaluations to average, found 3"):
-        clients(made, last=4)
+        run_clients(made, last=4)
     other = evals_table(accuracy, n=np.array([[20, 20], [20, 10], [20, 20]]))
     made = analysis.open_run(write_run(tmp_path / "other", tables={"evals": other}, virtual_us=None))
     with pytest.raises(
         RunError, match=r"last: expected the same clients in all evaluations .* found others at step 2"
     ):
-        clients(made, last=2)
+        run_clients(made, last=2)

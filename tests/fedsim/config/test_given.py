@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from torch import nn
 from torch.utils.data import ConcatDataset, TensorDataset
 
 import fedsim
-from fedsim import plugins
-from fedsim.common.errors import ConfigError
+from fedsim import analysis, plugins
+from fedsim.common.errors import ConfigError, UnusedWorld
 from fedsim.config.load import load_config
 from fedsim.data.federated_data import Task
 from fedsim.execution.actor_pool import RayPool
@@ -104,21 +105,18 @@ def test_the_folder_has_the_names_of_the_clients(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["first", "name"])
 def test_a_world_with_the_clients_of_the_task_in_another_order_is_told(order: str, tmp_path: Path) -> None:
-    log = "client,start,end\n" + "".join(f"{name},0,3600\n" for name in ("york", "bonn", "oslo"))
+    log = "client,start,end\n" + "".join(f"{name},0,3600\n" for name in ("york", "oslo", "bonn"))
     (tmp_path / "log.csv").write_text(log)
     import_trace([tmp_path / "log.csv"], "csv", {"order": order}).write(tmp_path / "w.parquet")
     tables = TABLES | {"world": {"trace": str(tmp_path / "w.parquet")}}
-    other = plan(tables, task=Task.from_arrays(X, Y, np.char.add(TOWN, "s")), model=net)[0].unused
-    found = [
-        each
-        for each in plan(tables, task=Task.from_arrays(X, Y, TOWN), model=net)[0].unused
-        if each not in other
-    ]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UnusedWorld)
+        result = run(tmp_path, tables, task=Task.from_arrays(X, Y, TOWN))
+    found = [str(each.message) for each in told if "client 0 has the samples of 'bonn'" in str(each.message)]
     assert len(found) == (order == "first")
-    for each in found:
-        assert (
-            "client 0 has the samples of 'bonn' and the availability of 'york', one of 3 such clients" in each
-        )
+    frame = analysis.run_clients(result.run)
+    assert list(frame["name"]) == ["bonn", "oslo", "york"]
+    assert list(frame["id"]) == (["york", "oslo", "bonn"] if order == "first" else ["bonn", "oslo", "york"])
 
 
 def test_nothing_is_kept_after_a_run(finished: Result) -> None:

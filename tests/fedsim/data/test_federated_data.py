@@ -78,6 +78,11 @@ def test_the_digest_depends_on_everything(what: str) -> None:
 
 def test_a_test_set_with_clients_stays_with_them() -> None:
     task = Task.from_dataset(dicts(), client="writer", test=dicts()[:4], x="pixels", y="digit")
+    owners = Task.from_dataset(pairs(), CLIENT, Subset(pairs(), range(4)), CLIENT[:4])
+    assert same(owners, Task.from_arrays(X, Y, CLIENT, X[:4], Y[:4], CLIENT[:4]))
+    assert same(owners, Task.from_dataset(pairs(), CLIENT, Subset(pairs(), range(4)), lambda i: CLIENT[i]))
+    with pytest.raises(DataError, match=r"^client_test: expected none without test"):
+        Task.from_dataset(pairs(), CLIENT, client_test=CLIENT)
     assert task.official_test.tolist() == [False] * 8 + [True] * 4
     data = federate(task, n_clients=3, division=Division(fractions=(1, 0, 0), pool="official"), seed=0)
     assert [data.test.rows(k).tolist() for k in range(3)] == [[9], [8, 10], [11]]

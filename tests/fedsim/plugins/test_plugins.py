@@ -12,6 +12,7 @@ import threadpoolctl
 import tomli_w
 
 from fedsim import plugins
+from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule_factory import build_rule
 from rule_calls import combine
@@ -322,6 +323,19 @@ def test_an_entry_point_is_checked_as_code_that_fedsim_does_not_ship(
     monkeypatch.setenv(plugins.ONLY_SHIPPED, "1")
     with pytest.raises(ConfigError, match="refuses it"):
         plugins.factory("rule", "strongest")
+
+
+def test_a_broken_package_is_listed_among_the_others(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    installed(site, "strong-selectors", "strong_rules_7", "fedsim.selectors", "strongest")
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "selectors"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    assert (
+        "strongest (strong-selectors) cannot be used: selector 'strong_rules_7:strongest': expected"
+        in printed
+    )
+    assert "uniform Choose" in printed
 
 
 def test_a_name_of_two_packages_is_refused_and_a_shipped_plug_in_comes_first(site: Path) -> None:
