@@ -32,9 +32,9 @@ from fedsim.common.paths import as_path
 from fedsim.common.terminal import visible
 from fedsim.data.federated_data import UNSEEN
 from fedsim.engine.record_words import PERSONAL
-from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
+from fedsim.records.file_names import ARMS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import existing, read_manifest
-from fedsim.records.run_folder import status_of
+from fedsim.records.run_folder import recorded_names, status_of
 from fedsim.records.schemas import OPTIONAL, TABLES
 from fedsim.worlds.availability import UNKNOWNS, Unknown
 from fedsim.worlds.trace import read_trace
@@ -113,8 +113,7 @@ class Run:
     @cached_property
     def names(self) -> tuple[str, ...] | None:
         """[K] the names of the clients that may train, in the order of their numbers; None if the folder has none."""
-        table = self.clients if (self.folder / CLIENTS).is_file() else pa.table({})
-        return tuple(table.sort_by("client")["name"].to_pylist()) if "name" in table.column_names else None
+        return recorded_names(self.folder)
 
     @cached_property
     def label_counts(self) -> Ints | None:

@@ -18,7 +18,14 @@ import tomli_w
 from fedsim.common.arrays import Ints
 from fedsim.common.arrow_columns import column, numbers
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.files import cannot_make, remove_folder, write_json, write_parquet, write_text
+from fedsim.common.files import (
+    cannot_make,
+    read_parquet,
+    remove_folder,
+    write_json,
+    write_parquet,
+    write_text,
+)
 from fedsim.config.run import RunConfig
 from fedsim.records.file_names import ARMS, CLIENTS, CONFIG, MANIFEST, WORLD
 from fedsim.records.manifest import FORMAT
@@ -94,6 +101,18 @@ def describe(
     arrays = [column(columns[field.name], field.type) for field in schema]
     write_parquet(path / CLIENTS, schema, [pa.Table.from_arrays(arrays, schema=schema)])
     trace.write(path / WORLD)
+
+
+def recorded_names(folder: Path) -> tuple[str, ...] | None:
+    """Return [K] the names of a run's clients that may train, in the order of their numbers; None if it has none.
+
+    Raises FolderError if they cannot be read.
+    """
+    path = folder / CLIENTS
+    table = read_parquet(path, FolderError) if path.is_file() else pa.table({})
+    if CLIENT_NAME.name not in table.column_names:
+        return None
+    return tuple(table.sort_by("client")[CLIENT_NAME.name].to_pylist())
 
 
 def kind_of(config: RunConfig) -> Kind:

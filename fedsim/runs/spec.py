@@ -17,6 +17,7 @@ from fedsim.config.run import RunConfig
 from fedsim.data.client_names import mismatch
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.state import Plan
+from fedsim.records.run_folder import recorded_names
 from fedsim.runs.combinations import TAKE_SPEEDS, without_time
 from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu
 from fedsim.server.spec import ServerSpec
@@ -50,12 +51,19 @@ class RunSpec:
     """The sha256 of each file that the world was read from; empty for a world that existed already."""
 
     def check_data(self, manifest: Mapping[str, Any], folder: Path) -> None:
-        """Raise FolderError if the data are not those of the run in `folder`, as its manifest says."""
+        """Raise FolderError if data or names of clients are not those of the run in `folder`."""
         before = manifest.get("data")
         if before not in (None, self.data.digest):
             raise FolderError(
                 f"{folder}: the data of task {self.config.task.name!r} are not those of the run: expected the digest "
                 f"{before}, found {self.data.digest}; restore the files of the task, or run in another folder"
+            )
+        named, now = recorded_names(folder), self.data.names
+        if named is not None and now is not None and named != now:
+            k = next(k for k, (old, new) in enumerate(zip(named, now, strict=False)) if old != new)
+            raise FolderError(
+                f"{folder}: expected clients of the same names as in the run, found {now[k]!r} for client {k}, "
+                f"which is {named[k]!r} there; restore the names, or run in another folder"
             )
 
     def facts(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, TensorDataset
 
 import fedsim
 from fedsim import analysis, plugins
-from fedsim.common.errors import ConfigError, UnusedWorld
+from fedsim.common.errors import ConfigError, FolderError, UnusedWorld
 from fedsim.config.load import load_config
 from fedsim.data.federated_data import Task
 from fedsim.execution.actor_pool import RayPool
@@ -96,6 +96,12 @@ def test_the_folder_has_the_names_of_the_clients(tmp_path: Path) -> None:
     child = fork(result.folder, 3, {"train.lr": 0.2}, out=tmp_path, workers=0, task=task, model=net)
     assert child.run.names == result.run.names
     assert not check(child.folder).violations
+    renamed = Task.from_arrays(X, Y, np.where(TOWN == "oslo", "paris", TOWN))
+    assert renamed.digest() == task.digest()
+    with pytest.raises(
+        FolderError, match="found 'paris' for client 1, which is 'oslo' there; restore the names"
+    ):
+        verify(result.folder, workers=0, task=renamed, model=net)
     two = {"preset": "sync", "clients": 2}
     run(tmp_path, TABLES | {"name": "some", "task": {"unseen": 1}, "pacing": two}, task=task)
     some = fedsim.open_run(tmp_path / "some")
