@@ -100,10 +100,7 @@ class ManySteps(LongRun):
 
 
 class UnusedWorld(UserWarning):
-    """A run makes no use of a part of its world, the world lacks what makes time pass, or its clients are others.
-
-    These have the same names as the task's clients, in another order.
-    """
+    """A run ignores a part of its world, or the world lacks what makes time pass or has other clients than the task."""
 
 
 class RunNote(UserWarning):

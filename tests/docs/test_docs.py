@@ -32,9 +32,14 @@ def blocks(page: Path, language: str) -> list[str]:
     return [body for kind, body in BLOCK.findall(page.read_text()) if kind == language]
 
 
-def commands(page: Path) -> list[str]:
-    lines = [line.split(" #")[0].strip() for body in blocks(page, "sh") for line in body.splitlines()]
-    return [line for line in lines if line.startswith("fedsim ")]
+def sections(page: Path) -> dict[str, list[str]]:
+    """Return the commands below each heading of a page that has any."""
+    found = {}
+    for part in re.split(r"^## ", page.read_text(), flags=re.MULTILINE):
+        scripts = [body for kind, body in BLOCK.findall(part) if kind == "sh"]
+        lines = [line.split(" #")[0].strip() for body in scripts for line in body.splitlines()]
+        found[part.split("\n")[0]] = [line for line in lines if line.startswith("fedsim ")]
+    return {heading: lines for heading, lines in found.items() if lines}
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +96,23 @@ def test_the_readme_and_the_first_steps_show_the_same_tables() -> None:
     assert set(shared) <= set(steps)
 
 
+FIRST_PAGES = [
+    pytest.param(lines, id=f"{page.name}-{heading}")
+    for page in (ROOT / "README.md", ROOT / "docs" / "first_steps.md")
+    for heading, lines in sections(page).items()
+]
+
+
 @pytest.mark.ray
-def test_commands_of_the_first_pages_run(place: Path) -> None:
-    """A command that both pages show is run once."""
-    readme, steps = (commands(ROOT / page) for page in ("README.md", "docs/first_steps.md"))
-    assert len(readme) >= 3
-    assert len(steps) >= 10
-    for command in dict.fromkeys([*readme, *steps]):
+@pytest.mark.parametrize("lines", FIRST_PAGES)
+def test_commands_of_the_first_pages_run(lines: list[str], place: Path) -> None:
+    for command in lines:
         done = programs.fedsim(*shlex.split(command)[1:], place=place)
         assert done.code == 0, f"{command}\n{done.out[-2000:]}\n{done.err[-2000:]}"
+
+
+def test_the_first_pages_have_commands() -> None:
+    assert len(FIRST_PAGES) >= 7
 
 
 def test_links_between_pages_lead_somewhere() -> None:
