@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_marker, arm_style, panels
+from fedsim.analysis.statistics.participation import in_order
 from fedsim.common.arrays import Mask
+from fedsim.common.terminal import from_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +26,10 @@ _UNITS = {"compute": ", samples/s", "downlink": ", bytes/s", "uplink": ", bytes/
 def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, where: str = "") -> Picture:
     """Draw the mean accuracy of groups of clients, each client counting once, for each arm by label.
 
-    Each table has a row per group: `by` (a panel each), `group`, `mean_percent`, and the ends of an interval, `low` and
-    `high`, NaN without one; and `seeds`, if it is a mean over seeds: marks of groups that fewer seeds have than others
-    of the table are hollow. `interval` describes the interval in words, `where` the levels that are equal among arms.
+    Each table has a row per group: `by` (a panel each), `group`, `mean_percent`, the ends of an interval, `low` and
+    `high`, NaN without one, and the `fewest` and the `most` clients of the group, equal in a run; and `seeds`, if it is
+    a mean over seeds: marks of groups that fewer seeds have than others of the table are hollow. `interval` describes
+    the interval in words, `where` the levels that are equal among arms.
     """
     kinds = list(dict.fromkeys(by for table in tables.values() for by in table["by"]))
     figure, axes = panels([1.75] * len(kinds), share_x=False)
@@ -40,7 +43,7 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
                 words.append(
                     f"{label}, by {_plain(by)}: worst group {low['group']} with {low['mean_percent']:.1f} %"
                 )
-        ax.set_xlabel(_plain(by) + _UNITS.get(by, ""), fontsize=9)
+        ax.set_xlabel(f"{_plain(by)}{_UNITS.get(by, '')} (number of clients)", fontsize=9)
         ax.set_ylabel("mean\naccuracy, %", fontsize=9)
     figure.align_ylabels(axes)
     among = f" ({where})" if where else ""
@@ -53,7 +56,9 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
 
 def _draw_groups(ax: Axes, tables: Sequence[pd.DataFrame]) -> None:
     """Draw the groups of each arm side by side."""
-    names = list(dict.fromkeys(name for table in tables for name in table["group"]))
+    import pandas as pd
+
+    names = in_order(name for table in tables for name in table["group"])
     for index, table in enumerate(tables):
         at = np.array([names.index(name) for name in table["group"]], dtype=np.float64)
         at += _SHIFT * ((index + 0.5) / len(tables) - 0.5)
@@ -64,7 +69,10 @@ def _draw_groups(ax: Axes, tables: Sequence[pd.DataFrame]) -> None:
         ax.plot(at, mean, marker=marker, markevery=full, markersize=5, alpha=0.9, **style)
         few = {**style, "linestyle": "none", "markerfacecolor": "none", "marker": marker, "markersize": 5}
         ax.plot(at[hollow], mean[hollow], **few)
-    ax.set_xticks(range(len(names)), [_short(name) for name in names])
+    together = pd.concat([table for table in tables if len(table)]).groupby("group")
+    fewest, most = together["fewest"].min(), together["most"].max()
+    counts = [f"({from_to(fewest[name], most[name])})" for name in names]
+    ax.set_xticks(range(len(names)), [f"{_short(name)}\n{n}" for name, n in zip(names, counts, strict=True)])
     ax.set_xlim(-0.6, len(names) - 0.4)
 
 

@@ -27,6 +27,7 @@ from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.tables.difference_tables import conditions
 from fedsim.analysis.tables.group_tables import (
     ONE_BY_ONE,
+    groups_of_levels,
     participation_differences,
     run_participation,
     study_participation,
@@ -73,6 +74,8 @@ _SPREAD = {
     "low": Column("95 % low", 2),
     "high": Column("95 % high", 2),
     "std_percent": Column("s.d. over seeds, %", 2),
+    "fewest": Column("fewest clients"),
+    "most": Column("most clients"),
 }
 
 
@@ -129,8 +132,8 @@ def _first_groupings(frames: dict[str, pd.DataFrame] | None) -> pd.DataFrame:
     import pandas as pd
 
     if frames is None or not len(frames["groups"]):
-        return pd.DataFrame(columns=["by", "group", "mean_percent", "low", "high"])
-    groups = frames["groups"]
+        return pd.DataFrame(columns=["by", "group", "mean_percent", "low", "high", "fewest", "most"])
+    groups = frames["groups"].assign(fewest=frames["groups"]["clients"], most=frames["groups"]["clients"])
     return groups[groups["by"].isin(list(dict.fromkeys(groups["by"]))[:_MOST_GROUPINGS])]
 
 
@@ -150,10 +153,22 @@ def _over_seeds(study: Study, groups: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for key, part in groups.groupby([*study.axes, "by", "group"], sort=False):
+    for key, name, part in groups_of_levels(study, groups):
         spread = spread_of(part["mean_percent"].to_numpy(dtype=float))
-        rows.append((*key, len(part), *(spread[name] for name in ("mean", "low", "high", "std"))))
-    names = [*study.axes, "by", "group", "seeds", "mean_percent", "low", "high", "std_percent"]
+        numbers = [spread[each] for each in ("mean", "low", "high", "std")]
+        rows.append(
+            (
+                *key,
+                part["by"].iloc[0],
+                name,
+                len(part),
+                *numbers,
+                part["clients"].min(),
+                part["clients"].max(),
+            )
+        )
+    spreads = ["mean_percent", "low", "high", "std_percent"]
+    names = [*study.axes, "by", "group", "seeds", *spreads, "fewest", "most"]
     return pd.DataFrame(rows, columns=names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,9 @@ from fedsim.worlds.transforms import laps_us
 if TYPE_CHECKING:
     import pandas as pd
 
-QUANTILES = 4
+QUARTERS = ("lowest 1/4", "second 1/4", "third 1/4", "highest 1/4")
+_UNKNOWN = "unknown"
+"""The group of clients whose value is not known."""
 _LABEL = "label_"
 BY_LABELS = ("label", "labels")
 """Groupings that need the labels of clients."""
@@ -230,6 +232,20 @@ def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of groups without repetitions: quarters from the lowest, numbers by value, then other names."""
+
+    def place(name: str) -> tuple[int, float, str]:
+        if name in QUARTERS:
+            return 0, QUARTERS.index(name), ""
+        try:
+            return 1, float(name), ""
+        except ValueError:
+            return 3 if name == _UNKNOWN else 2, 0.0, name
+
+    return sorted(set(names), key=place)
+
+
 def losses(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame:
     """Return survivors and victims of dropout in the columns of `groups`.
 
@@ -293,7 +309,7 @@ def _members(
         hint = "; clients were read without labels" if by in BY_LABELS else closest(by, words)
         raise ConfigError(f"clients cannot be grouped by {by!r}{hint}")
     column_values, known = frame[by], np.asarray(frame[by].notna())
-    if _is_number(column_values) and column_values.nunique() > QUANTILES:
+    if _is_number(column_values) and column_values.nunique() > len(QUARTERS):
         yield from _quantiles(column_values.to_numpy(np.float64), known)
     else:
         values = sorted(column_values[known].unique())
@@ -301,7 +317,7 @@ def _members(
             mask = np.asarray(column_values == value)
             yield name, mask, column_values[mask].to_numpy(np.float64) if _is_number(column_values) else ()
     if not known.all():
-        yield "unknown", ~known, ()
+        yield _UNKNOWN, ~known, ()
 
 
 def _short(values: Sequence[Any]) -> list[str]:
@@ -313,9 +329,9 @@ def _short(values: Sequence[Any]) -> list[str]:
 
 
 def _quantiles(values: Floats, known: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_], Floats]]:
-    edges = np.quantile(values[known], np.arange(1, QUANTILES) / QUANTILES)
+    edges = np.quantile(values[known], np.arange(1, len(QUARTERS)) / len(QUARTERS))
     part = np.searchsorted(edges, values, side="left")
-    for i, name in enumerate(("lowest 1/4", "second 1/4", "third 1/4", "highest 1/4")):
+    for i, name in enumerate(QUARTERS):
         mask = known & (part == i)
         if mask.any():
             yield name, mask, values[mask]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from fedsim.analysis.statistics.participation import (
     BY_LABELS,
     groupings,
     groups,
+    in_order,
     losses,
     run_clients,
     with_own,
@@ -37,7 +38,7 @@ from fedsim.analysis.tables.difference_tables import (
 )
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
-from fedsim.common.terminal import ruled_table, shown
+from fedsim.common.terminal import from_to, ruled_table, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,6 +138,16 @@ def study_participation(
         "groups": pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(),
         "measures": pd.DataFrame(rows),
     }
+
+
+def groups_of_levels(
+    study: Study, groups: pd.DataFrame
+) -> Iterator[tuple[tuple[Any, ...], str, pd.DataFrame]]:
+    """Yield a combination of levels, the name of a group and its rows, one per seed that has such clients, in order."""
+    axes = list(study.axes)
+    for key, part in groups.groupby(axes, sort=False) if axes else [((), groups)]:
+        for name in in_order(part["group"]):
+            yield key, name, part[part["group"] == name]
 
 
 def participation_differences(study: Study, measures: pd.DataFrame) -> list[list[PairedDifference]]:
@@ -270,12 +281,13 @@ def _study_groups(study: Study, groups: pd.DataFrame, measures: pd.DataFrame) ->
         table.add_column(shown(heading))
     for heading in ("clients", "each client once", "each sample once"):
         table.add_column(heading, justify="right")
-    for key, part in groups.groupby([*axes, "group"], sort=False):
-        clients = f"{part['clients'].min()}–{part['clients'].max()}"
+    for key, name, part in groups_of_levels(study, groups):
         means = [
-            _over_seeds(part[name], seeds[key[:-1]]) for name in ("mean_percent", "mean_over_samples_percent")
+            _over_seeds(part[each], seeds[key]) for each in ("mean_percent", "mean_over_samples_percent")
         ]
-        table.add_row(*map(shown, [*map(str, key), clients, *means]))
+        table.add_row(
+            *map(shown, [*map(str, key), name, from_to(part["clients"].min(), part["clients"].max()), *means])
+        )
     return table
 
 

@@ -118,6 +118,11 @@ def facts_table(facts: Iterable[tuple[str, str]], title: str = "") -> Table:
     return table
 
 
+def from_to(fewest: int, most: int) -> str:
+    """Return a range of counts, as one number if there is no other: "8–12", "8"."""
+    return "–".join(f"{count:,}" for count in dict.fromkeys((fewest, most)))
+
+
 def ruled_table(title: str | Text = "", caption: str | Text = "", *, padding: int = 0) -> Table:
     """Return a table without columns yet: a line beneath its headings, its title and its caption at the left.
 

@@ -9,16 +9,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.text import Text
 from scipy import stats
 
 from fedsim import analysis
 from fedsim.analysis.plots.paired_differences import paired_differences
+from fedsim.analysis.plots.participation_groups import participation_groups
 from fedsim.analysis.statistics.correlation import correlations, pearson, spearman
 from fedsim.analysis.statistics.participation import (
     availability,
     groupings,
     groups,
     held_labels,
+    in_order,
     label_counts,
     label_sets,
     losses,
@@ -410,7 +413,7 @@ def test_a_study_is_summed_up_by_group_and_compared(tmp_path: Path) -> None:
 def test_a_mean_over_the_seeds_with_victims_alone_says_so(tmp_path: Path) -> None:
     def seldom(levels: dict[str, str], seed: int) -> dict[str, Any]:
         tables = made(levels, seed)
-        if seed == 2:
+        if seed == 1:
             status = pa.array(["aggregated"] * 4).cast(tables["jobs"].schema.field("status").type)
             tables["jobs"] = tables["jobs"].set_column(
                 tables["jobs"].column_names.index("status"), "status", status
@@ -423,8 +426,15 @@ def test_a_mean_over_the_seeds_with_victims_alone_says_so(tmp_path: Path) -> Non
     of_groups, measures = participation_tables(study)
     means = [str(cell).split("\n") for cell in list(of_groups.columns[3].cells)]
     assert [lines[2:] for lines in means] == [["2 seeds"], []]  # all clients were used alike in one
-    spread = analysis.study_document(study, tmp_path).tables["participation-groups"].rows
-    assert [row[2] for row in spread] == [2, 3]
+    assert list(of_groups.columns[1].cells) == [
+        Text("0"),
+        Text("1"),
+    ]  # though the first seed has the second alone
+    spread = analysis.study_document(study, tmp_path).tables["participation-groups"]
+    of_report = pd.DataFrame(spread.rows, columns=[column.heading for column in spread.columns])
+    assert of_report["group"].tolist() == ["0", "1"]
+    assert of_report["seeds"].tolist() == [2, 3]
+    assert of_report[["fewest clients", "most clients"]].to_numpy().tolist() == [[2, 2], [2, 4]]
     cells = {str(c.header): str(next(iter(c.cells))).split("\n") for c in measures.columns}
     assert cells["victims gap percent"] == ["30 ± 0", "–", "2 seeds"]
     assert cells["group gap percent"][0].startswith("2")
@@ -434,6 +444,31 @@ def test_a_mean_over_the_seeds_with_victims_alone_says_so(tmp_path: Path) -> Non
     assert (row["seeds"], row["of seeds"]) == (3, 0)  # the last: nothing is known of availability
     at = [c.heading for c in table.columns].index("victims gap, %")
     assert table.rows[0][at : at + 3] == (30, 0, 2)
+
+
+@given(st.permutations(["lowest 1/4", "second 1/4", "third 1/4", "highest 1/4", "unknown"]))
+def test_groups_have_one_order_however_they_are_found(names: list[str]) -> None:
+    assert in_order(names) == ["lowest 1/4", "second 1/4", "third 1/4", "highest 1/4", "unknown"]
+
+
+def test_groups_of_numbers_are_in_the_order_of_these() -> None:
+    assert in_order(["10", "2", "1e+05", "unknown", "2"]) == ["2", "10", "1e+05", "unknown"]
+    assert in_order(["south", "0 3", "north", "unknown"]) == ["0 3", "north", "south", "unknown"]
+
+
+def test_a_figure_of_groups_has_them_in_order_and_counts_their_clients() -> None:
+    rows = {"by": "used", "mean_percent": 50.0, "low": 40.0, "high": 60.0}
+    few, all_of = (
+        pd.DataFrame([{**rows, "group": name, "fewest": n, "most": n} for name, n in counts.items()])
+        for counts in (
+            {"lowest 1/4": 8, "highest 1/4": 3},
+            {"lowest 1/4": 4, "second 1/4": 4, "highest 1/4": 3},
+        )
+    )
+    [axes] = participation_groups({"few": few, "all": all_of}, "an interval").figure.axes
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["lowest 1/4\n(4–8)", "second 1/4\n(4)", "highest 1/4\n(3)"]
+    assert [line.get_xdata().round().tolist() for line in axes.lines[::2]] == [[0, 2], [0, 1, 2]]
 
 
 def test_a_gap_is_better_the_nearer_it_is_to_zero(tmp_path: Path) -> None:
