@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Cell, Study
 from fedsim.common import arguments
-from fedsim.common.errors import FolderError
+from fedsim.common.errors import FolderError, shown
+from fedsim.common.files import flat
+
+_SHOWN = 5
+"""How many keys are named that two studies have with different values."""
 
 
 def join_runs(first: Run, second: Run) -> Study:
@@ -29,8 +34,9 @@ def join_studies(first: Study, second: Study) -> Study:
     """Return two studies as one with a new axis `study`, of which the first study is the baseline.
 
     Runs are paired by seed within equal levels of all axes; levels and seeds of one study alone have no pair. Both are
-    compared on the split of the first study, by default that of its runs. Raises FolderError if the axes differ, or if
-    both are the same study.
+    compared on the split of the first study, by default that of its runs. The description names the keys of the
+    configuration that differ. Raises FolderError if the axes differ, if both are the same study, or if they have no
+    run of equal levels and seed.
     """
     if set(first.axes) != set(second.axes):
         raise FolderError(
@@ -46,9 +52,51 @@ def join_studies(first: Study, second: Study) -> Study:
         for name, study in zip(names, (first, second), strict=True)
         for cell in study.cells
     ]
+    pairs = _pairs(first, second)
+    if not pairs:
+        raise FolderError(
+            f"{first.folder} and {second.folder}: expected runs of the same levels and seed in both, found none; "
+            f"seeds {_listed(first.seeds)} and {_listed(second.seeds)}"
+        )
     compare = first.compare | {"axis": "study", "baseline": names[0], "split": _split(first)}
     seeds = tuple(dict.fromkeys((*first.seeds, *second.seeds)))
-    return Study(Path(first.folder), " and ".join(names), "", axes, seeds, compare, tuple(cells))
+    title, told = " and ".join(names), _different_keys(first, second, pairs)
+    return Study(Path(first.folder), title, told, axes, seeds, compare, tuple(cells))
+
+
+def _pairs(first: Study, second: Study) -> list[tuple[Cell, Cell]]:
+    """Return the cells of equal levels and seed."""
+    there = {_place(cell): cell for cell in second.cells}
+    return [(cell, there[_place(cell)]) for cell in first.cells if _place(cell) in there]
+
+
+def _place(cell: Cell) -> tuple[object, ...]:
+    return (cell.seed, *sorted(cell.levels.items()))
+
+
+def _different_keys(first: Study, second: Study, pairs: Sequence[tuple[Cell, Cell]]) -> str:
+    """Return the keys that runs of equal levels and seed have with different values, in words."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for a, b in pairs:
+        if {a.status, b.status} == {"done"} and not a.results and not b.results:
+            ours, theirs = (dict(flat(study.run(cell).config)) for study, cell in ((first, a), (second, b)))
+            for key in ours | theirs:
+                if key != "name" and ours.get(key) != theirs.get(key):
+                    found.setdefault(key, set()).add((_written(ours, key), _written(theirs, key)))
+    told = [
+        f"{key} ({' and '.join(min(values)) if len(values) == 1 else 'in several ways'})"
+        for key, values in found.items()
+    ]
+    more = f" and {len(told) - _SHOWN} more keys" if len(told) > _SHOWN else ""
+    return f"The studies differ in {', '.join(told[:_SHOWN])}{more}." if told else ""
+
+
+def _written(values: Mapping[str, object], key: str) -> str:
+    return shown(values[key]) if key in values else "nothing"
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
 
 
 def _split(study: Study) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -218,7 +218,11 @@ class Study:
 
     @arguments.checked
     def frame(
-        self, metrics: Sequence[str], at: Point = "end", split: str | None = None, axis: str | None = None
+        self,
+        metrics: Sequence[str],
+        at: Point = "end",
+        split: str | None = None,
+        axis: str | Sequence[str] | None = None,
     ) -> pd.DataFrame:
         """Return one row per finished cell: a column per axis, `seed`, the point, and a column per metric.
 
@@ -226,14 +230,15 @@ class Study:
 
         The columns of the point are `step`, `time_us`, `bytes` (moved by jobs that had ended by then) and `clients`
         (evaluated). `end` takes each run's last evaluation. The other points compare cells with equal seeds and equal
-        levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
-        was evaluated exactly, if it lies in the second half of the range that all reached, and not in the past that
-        forks share; else the end of that range, where each cell counts with its last evaluation up to there. A point
-        with a number, such as `time=6h`, takes each cell's last evaluation up to there, and all must reach it. Metrics
-        are means over the `last` evaluations up to the point, the other columns those of the last one. If evaluations
-        of cells that are compared have different clients, as with `clients` in `[evaluate]`, those count that all of
-        them have. Raises FolderError for a run that has too few evaluations or does not reach the point, and for cells
-        without a common client, ConfigError for an unknown point or metric.
+        levels of all axes but `axis`, one (see `axis()`) or several, at a number that all of them reached: the largest
+        one at which each was evaluated exactly, if it lies in the second half of the range that all reached, and not in
+        the past that forks share; else the end of that range, where each cell counts with its last evaluation up to
+        there; a cell with no other to be equal with is left out. A point with a number, such as `time=6h`, takes each
+        cell's last evaluation up to there, and all must reach it. Metrics are means over the `last` evaluations up to
+        the point, the other columns those of the last one. If evaluations of cells that are compared have different
+        clients, as with `clients` in `[evaluate]`, those count that all of them have. Raises FolderError for a run that
+        has too few evaluations or does not reach the point, for cells without a common client, and if no cell has
+        another to be equal with; ConfigError for an unknown point or metric.
         """
         import pandas as pd  # imported here: opening a study does not need it
 
@@ -250,7 +255,7 @@ class Study:
         return pd.DataFrame(rows, columns=columns)
 
     def at_point(
-        self, at: Point = "end", split: str | None = None, axis: str | None = None
+        self, at: Point = "end", split: str | None = None, axis: str | Sequence[str] | None = None
     ) -> Iterator[Group]:
         """Yield the cells that are compared with each other, with step, time and bytes of the point and evaluations.
 
@@ -258,7 +263,7 @@ class Study:
         """
         kind, amount = self.require_point(at)
         split = split or self.split
-        for cells in self._compared(axis):
+        for cells in self._compared(axis, among_equals=kind != "end" and amount is None):
             numbers = [self.positions(cell, split, at) for cell in cells]
             last = [len(n) - 1 for n in numbers]
             if kind == "end":
@@ -358,11 +363,24 @@ class Study:
             )
         return self._numbers[key]
 
-    def _compared(self, axis: str | None) -> Iterable[list[Cell]]:
-        """Return groups of finished cells that differ in the compared axis alone."""
-        among = self.axis(axis) if self.axes else ""
+    def _compared(self, axis: str | Sequence[str] | None, *, among_equals: bool) -> list[list[Cell]]:
+        """Return groups of finished cells that differ in the compared axes alone.
+
+        With `among_equals` those with a single cell are left out, if the axes have several levels: such a cell has no
+        other to be equal with. Raises FolderError if there is no other group.
+        """
+        named = [axis] if axis is None or isinstance(axis, str) else axis
+        among = [self.axis(name) for name in named] if self.axes else []
         groups: dict[tuple[Any, ...], list[Cell]] = {}
         for cell in self.finished:
-            others = tuple(level for name, level in cell.levels.items() if name != among)
+            others = tuple(level for name, level in cell.levels.items() if name not in among)
             groups.setdefault((*others, cell.seed), []).append(cell)
-        return groups.values()
+        found = list(groups.values())
+        if among_equals and any(len(self.axes[name]) > 1 for name in among):
+            found = [cells for cells in found if len(cells) > 1]
+            if groups and not found:
+                raise FolderError(
+                    f"{self.folder}: no two levels of {' and '.join(among)} have finished runs of the same seed and "
+                    "other levels, so there is no point that runs have in common; compare them at the end"
+                )
+        return found

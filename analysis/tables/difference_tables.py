@@ -176,7 +176,7 @@ def _warnings(differences: Sequence[PairedDifference]) -> Iterator[str]:
                 of = f" of {', '.join(metrics)}" if len(by_seeds) > 1 else ""
                 listed = ", ".join(map(str, seeds))
                 which = f"seed {listed}" if len(seeds) == 1 else f"seeds {listed}"
-                yield f"Left out{of} for {level}{beside}: {which}, of which a run is not done or has no value."
+                yield f"Left out{of} for {level}{beside}: {which}, of which a run is missing, not done or has no value."
     gap = max((each.point_gap for each in differences if not math.isnan(each.point_gap)), default=0.0)
     if gap > 0:
         yield gap_note(gap)

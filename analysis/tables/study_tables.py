@@ -11,12 +11,12 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.analysis.opening.points import Point, in_order, place_of
+from fedsim.analysis.opening.points import COLUMN_OF, Point, in_order, place_of
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.opening.study_file import open_study
 from fedsim.analysis.statistics.bootstrap import spread_of
 from fedsim.analysis.statistics.paired.differences import PairedDifference, differences_of, has_pairs
-from fedsim.analysis.statistics.paired.interaction import interactions_of
+from fedsim.analysis.statistics.paired.interaction import interactions
 from fedsim.analysis.tables.closing import ACCURACIES
 from fedsim.analysis.tables.difference_tables import (
     by_axis,
@@ -56,13 +56,12 @@ def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
     for at in points_of(opened):
         try:
             frames[f"levels.{at}"] = level_frame(opened, at)
+            if differences := list(_differences(opened, at)):
+                frames[f"differences.{at}"] = difference_frame(differences)
+            if found := list(_interactions(opened, at)):
+                frames[f"interactions.{at}"] = difference_frame(found)
         except FolderError as error:
             refused.append(error)
-            continue
-        if differences := list(_differences(opened, at)):
-            frames[f"differences.{at}"] = difference_frame(differences)
-        if found := list(_interactions(opened, at)):
-            frames[f"interactions.{at}"] = difference_frame(found)
     if refused and not frames:
         raise refused[0]
     if target := opened.compare.get("target"):
@@ -153,10 +152,8 @@ def _differences(study: Study, at: Point) -> Iterator[PairedDifference]:
 
 def _interactions(study: Study, at: Point) -> Iterator[PairedDifference]:
     if len(study.axes) > 1 and has_pairs(study):
-        names = metrics_of(study)
-        frame = study.frame(names, at)
-        for metric in names:
-            yield from interactions_of(study, frame, metric, at)
+        for metric in metrics_of(study):
+            yield from interactions(study, metric, at)
 
 
 def _level_table(study: Study, at: Point, where: str) -> Table:
@@ -169,6 +166,8 @@ def _level_table(study: Study, at: Point, where: str) -> Table:
     if study.axes and len(study.axes[study.axis()]) > 1 and not has_pairs(study):
         baseline = f"{study.axis()}={study.baseline(study.axis())}"
         caption += f" No level was run beside the baseline {baseline}, so there are no differences."
+    if at in COLUMN_OF and (alone := len(study.finished) - len(study.counted_clients(at))):
+        caption += f" Left out: {alone} run{'s' * (alone > 1)} without another one to be equal with."
     table = ruled_table(f"{study.name}: mean ± standard deviation over seeds, {place}", caption)
     axes, names = list(study.axes), list(dict.fromkeys(frame["metric"]))
     for heading in (*axes, "seeds", *map(name_of, names)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -165,6 +166,9 @@ def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[T
     asked = study.asked(what.of_studies())
     if what.target is not None:
         return _to_target(asked, what.target, what)
+    if second is not None:
+        differ = [shown(study.description)] if study.description else []
+        return chain(differ, analysis.study_tables(asked))
     return analysis.component_tables(asked) if what.components else analysis.study_tables(asked)
 
 

@@ -124,7 +124,10 @@ def closest(name: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     Names in `others` may be suggested too, but are not listed.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, [*names, *others], n=1, cutoff=0.75)
+    near = difflib.get_close_matches(name, [*names, *others], n=5, cutoff=0.75)
+    near = sorted(near, key=lambda each: sorted(each) != sorted(name))[
+        :1
+    ]  # first a name of the same letters: `fedvf`
     near = near or [
         each for each in names if name in each.split("_")
     ]  # `median` is one of `coordinate_median`

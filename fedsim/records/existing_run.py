@@ -10,7 +10,7 @@ from typing import Any, Literal
 import tomli_w
 
 from fedsim.common.errors import ConfigError, Error
-from fedsim.common.files import from_toml, refuse_links
+from fedsim.common.files import flat, from_toml, refuse_links
 from fedsim.config.errors import validated
 from fedsim.config.load import read_existing
 from fedsim.config.memory import MemorySection
@@ -158,19 +158,10 @@ def differences(existing: RunConfig, wanted: RunConfig, asked: MemorySection | N
     ours, theirs = wanted.model_copy(update=update).resolved(), existing.resolved()
     if ours == theirs:  # the usual case, much faster than the comparison by key
         return
-    expected, actual = dict(_flat(ours)), dict(_flat(theirs))
+    expected, actual = (dict(flat(from_toml(tomli_w.dumps(tables)))) for tables in (ours, theirs))
     for key in expected | actual:
         if expected.get(key) != actual.get(key):
             yield f"{key}: expected {_written(expected, key)}, found {_written(actual, key)}"
-
-
-def _flat(tables: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and their values as parsed from TOML."""
-    for key, value in (tables if path else from_toml(tomli_w.dumps(tables))).items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def _written(values: Mapping[str, Any], key: str) -> str:

@@ -84,7 +84,7 @@ class PairedDifference:
     @property
     def mean(self) -> float:
         """Mean difference over seeds; NaN without any."""
-        return float(self.values.mean()) if self.n else float("nan")
+        return _mean(self.values)
 
     @property
     def std(self) -> float:
@@ -269,7 +269,7 @@ def _difference(
 def _tested(values: Floats, test: Test, size: float | None) -> dict[str, Any]:
     """Return the fields of `PairedDifference` that depend on the differences [n] alone."""
     n, std = len(values), sample_std(values)
-    mean = float(values.mean()) if n else float("nan")
+    mean = _mean(values)
     return {
         "interval": interval(mean_of(values), n, CONFIDENCE),
         "t_interval": t_interval(values),
@@ -283,13 +283,18 @@ def _tested(values: Floats, test: Test, size: float | None) -> dict[str, Any]:
     }
 
 
+def _mean(values: Floats) -> float:
+    """Return the mean of differences [n], without the floating-point error of those that cancel; NaN without any."""
+    return round(float(values.mean()), _DIGITS) + 0.0 if len(values) else float("nan")
+
+
 def t_interval(values: Floats, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
     """Return the interval of Student's t for the mean of `values` [n]; None below 3."""
     n = len(values)
     if n < 3:
         return None
     half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * sample_std(values) / np.sqrt(n)
-    return float(values.mean() - half), float(values.mean() + half)
+    return _mean(values) - half, _mean(values) + half
 
 
 def _ratio(mean: float, std: float) -> float:

@@ -28,29 +28,25 @@ def interactions(
     `axis`, `level` and `baseline` are those of the other axis, and `others` has a; tests, intervals and the correction
     (for all interactions of the metric together) are those of `differences`. Two differences of which one has a small
     p value and the other has not need not differ. Those without a single pair, such as of cells that the study skips,
-    are left out. `at` and `split` are as in `Study.frame`. Raises FolderError for a run with too few evaluations,
-    ConfigError for an unknown metric or point.
+    are left out. `at` and `split` are as in `Study.frame`; all four runs of a seed are compared at a point that they
+    have in common, which may be an earlier one than that of `differences`. Raises FolderError for a run with too few
+    evaluations, ConfigError for an unknown metric or point.
     """
-    return interactions_of(study, study.frame([metric], at, split, study.axis()), metric, at)
-
-
-def interactions_of(
-    study: Study, frame: pd.DataFrame, column: str, at: str = "end"
-) -> list[PairedDifference]:
-    """Test interactions in a column of a frame that has a column per axis and `seed`; see `interactions`."""
     among = study.axis()
     base = study.baseline(among)
-    gains = _gains(study, frame, column)
     compared = replace(study, cells=tuple(cell for cell in study.cells if cell.levels[among] != base))
-    known = gains[gains[column].notna()]
     found: list[PairedDifference] = []
     for axis in study.axes:
-        levels = [level for level in study.axes[axis] if (known[axis] == level).any()]
-        if axis == among or len(levels) < 2:
+        if axis == among or len(study.planned(axis)) < 2:
+            continue
+        gains = _gains(study, study.frame([metric], at, split, (among, axis)), metric)
+        known = set(gains[axis][gains[metric].notna()])
+        levels = [level for level in study.axes[axis] if level in known]
+        if len(levels) < 2:
             continue
         other = replace(compared, compare={"axis": axis, "baseline": levels[0], "test": study.test})
         try:
-            found += [each for each in differences_of(other, gains, column, at) if each.n]
+            found += [each for each in differences_of(other, gains, metric, at) if each.n]
         except FolderError:
             continue  # no two levels of this axis have equal levels of the others
     return corrected(found)

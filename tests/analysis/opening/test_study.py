@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -400,11 +401,50 @@ def test_two_studies_are_compared_level_by_level(study: Study, tmp_path: Path) -
     ]
     assert all(each.seeds == (2,) and each.missing == (1, 3) for each in found)
     assert [each.mean for each in found] == pytest.approx([5] * 4)
+    assert both.description == ""  # but for the name of the study they have the same configurations
+    apart = write_study(tmp_path / "apart", better, axes=AXES, seeds=(4, 5))
+    with pytest.raises(RunError, match=r"found none; seeds 1, 2 and 4, 5$"):
+        join_studies(study, apart)
     with pytest.raises(RunError, match="expected two different studies"):
         join_studies(study, study)
     bare = write_study(tmp_path / "bare", lambda *_: flat(0.5), axes={}, seeds=(1,))
     with pytest.raises(RunError, match="same axes, found rule, dropout and none"):
         join_studies(study, bare)
+
+
+def test_two_studies_name_the_keys_in_which_they_differ(tmp_path: Path) -> None:
+    first, second = (
+        write_study(tmp_path / name, by_rule, axes=AXES, seeds=(1, 2)) for name in ("first", "second")
+    )
+    for cell in second.cells:
+        file = cell.folder / "config.resolved.toml"
+        lr = 0.1 if cell.seed == 1 else 0.2
+        file.write_text(file.read_text() + f"\n[train]\nlr = {lr}\n\n[evaluate]\nsplit = 'valid'\n")
+    assert join_studies(first, second).description == (
+        "The studies differ in train.lr (in several ways), evaluate.split (nothing and 'valid')."
+    )
+
+
+def test_a_run_without_another_to_be_equal_with_counts_at_no_shared_point(tmp_path: Path) -> None:
+    """Seed 2 of the second study goes on to 20 hours; the first has no such seed."""
+
+    def longer(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        return flat(0.3, times=11 if seed == 1 else 21)
+
+    first = write_study(tmp_path / "first", lambda *_: flat(0.2, times=6), axes={"rule": ("a",)}, seeds=(1,))
+    second = write_study(tmp_path / "second", longer, axes={"rule": ("a",)}, seeds=(1, 2))
+    both = join_studies(first, second)
+    assert both.frame([], "time")[["study", "seed", "step"]].to_numpy().tolist() == [
+        ["first", 1, 5],
+        ["second", 1, 5],
+    ]
+    assert both.frame([])["step"].tolist() == [5, 10, 20]
+    level, _ = analysis.study_tables(both.asked({"at": ["time"]}))
+    assert "Left out: 1 run without another one to be equal with." in str(level.caption)
+    half = replace(second, axes={"rule": ("a", "b")})  # of a rule b that has not run yet
+    assert half.frame([])["step"].tolist() == [10, 20]
+    with pytest.raises(FolderError, match="no two levels of rule have finished runs of the same seed"):
+        half.frame([], "time")
 
 
 def test_two_studies_are_compared_on_the_split_of_the_first(tmp_path: Path) -> None:

@@ -94,4 +94,5 @@ def test_a_plug_in_is_shown_without_its_kind_too(capsys: pytest.CaptureFixture[s
 
 def test_a_misspelt_name_is_refused_with_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'fedlf'" in listed(capsys, "rules", "fedlff", code=2)
+    assert "did you mean 'fedfv'" in listed(capsys, "rules", "fedvf", code=2)
     assert "did you mean 'rules'" in listed(capsys, "rulez", "fedlf", code=2)

@@ -89,7 +89,7 @@ def test_a_seed_with_a_run_missing_is_left_out_and_named(study: Study) -> None:
     assert last.values.tolist() == pytest.approx([2, 4, 6, 10, 12])
     assert last.sign_p == last.p_value == pytest.approx(1 / 16)
     text = " ".join(text_of(difference_table(analysis.differences(study, "mean_percent"))).split())
-    assert "Left out for fedlf (dropout=high): seed 4, of which a run is not done" in text
+    assert "Left out for fedlf (dropout=high): seed 4, of which a run is missing, not done" in text
     assert "mean percent: with 6 seeds that differ and 4 comparisons p Holm cannot be below 0.125" in text
     assert "corrected for all comparisons of the metric" in text
     assert "Seeds without a difference are left out of both tests." in text
@@ -324,6 +324,13 @@ def test_a_column_that_a_metric_is_named_after_follows_it() -> None:
         assert differences_of(study, frame, name)[0].better_is == wanted
     with pytest.raises(RunError, match="there is no column 'anythin' to compare; did you mean 'anything'"):
         differences_of(study, frame, "anythin")
+
+
+def test_differences_that_cancel_have_the_mean_zero() -> None:
+    gains = [0.1, 0.2, -0.3]
+    assert sum(gains) != 0
+    (found,) = differences_of(*by_hand({"x": [(0.0, gain) for gain in gains]}), "x")
+    assert (found.mean, found.effect_size) == (0, 0)
 
 
 def test_runs_evaluated_on_other_numbers_of_clients_are_not_compared() -> None:

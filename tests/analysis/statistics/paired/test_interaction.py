@@ -70,6 +70,23 @@ def test_an_interaction_is_the_difference_of_two_paired_differences(tmp_path: Pa
     assert found[0].p_holm == pytest.approx(4 * 2**-9)
 
 
+def test_the_four_runs_of_an_interaction_meet_at_one_point(tmp_path: Path) -> None:
+    """Runs gain 1 point a step, the fair rule 2; at night they end after 5 steps, by day after 10."""
+
+    def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        steps = np.arange(6 if levels["world"] == "night" else 11)
+        gained = 0.01 * steps * (2 if levels["rule"] == "fair" else 1) + 0.001 * seed
+        return {"evals": evals_table(np.repeat(gained[:, None], 4, axis=1))}
+
+    axes = {"rule": ("plain", "fair"), "world": ("day", "night")}
+    study = write_study(tmp_path / "s", made, axes=axes, seeds=(1, 2, 3), compare={"axis": "rule"})
+    for asked in (study, study.asked({"axis": "world"})):
+        (found,) = interactions(asked, "mean_percent", "steps")
+        assert found.values == pytest.approx([0, 0, 0], abs=1e-9), "5 points at step 5 in both worlds"
+        (at_the_end,) = interactions(asked, "mean_percent")
+        assert at_the_end.values == pytest.approx([-5, -5, -5])
+
+
 def test_interactions_without_a_pair_are_left_out(tmp_path: Path) -> None:
     study = study_of(tmp_path / "made", {})
     at_night = {"rule": "fedavg", "world": "night"}
