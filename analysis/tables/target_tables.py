@@ -142,6 +142,8 @@ def _ratio(number: float) -> str:
 def target_notes(frame: pd.DataFrame, unit: Unit) -> Iterator[str]:
     """Yield sentences that explain a frame of `target_frames`."""
     yield "Counted up to the first evaluation that reaches it; – where a run did not."
+    if (frame["most"] == 0).all() and len(frame):
+        yield "All runs reached it at step 0, before any training; percentages run from 0 to 100."
     if "baseline" not in frame:
         return
     found = frame.dropna(subset=["baseline", "p_holm"])

@@ -164,7 +164,12 @@ class StudyFolder:
         return sum(state.status == status for state in self.states)
 
     def begin(self) -> None:
-        """Write the study's configuration, the states, and the order of the runs of each combination of levels."""
+        """Write the states, the study's configuration, and the order of the runs of each combination of levels."""
+        self._results = {c.folder: self._results[c.folder] for c in self.cells if c.folder in self._results}
+        for cell, state in zip(self.cells, self.states, strict=True):
+            self._enter(cell, state)
+        self.write()  # first: results of other settings must not stand beside these settings, should the process end
+        write_text(self.path / STUDY_CONFIG, tomli_w.dumps(self.study.resolved()))
         with_runs = [
             c for c in self.cells if self.states[c.number].status != "done" or (self.path / c.folder).exists()
         ]
@@ -172,11 +177,6 @@ class StudyFolder:
             folder = (self.path / cells[0].folder).parent
             make_directory(folder)
             write_json(folder / ARMS, {"arms": [Path(cell.folder).name for cell in cells]})
-        self._results = {c.folder: self._results[c.folder] for c in self.cells if c.folder in self._results}
-        for cell, state in zip(self.cells, self.states, strict=True):
-            self._enter(cell, state)
-        self.write()  # first: results of other settings must not stand beside these settings, should the process end
-        write_text(self.path / STUDY_CONFIG, tomli_w.dumps(self.study.resolved()))
 
     def set(self, cell: Cell, state: State) -> None:
         """Set and write the state of a cell."""

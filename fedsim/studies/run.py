@@ -138,11 +138,11 @@ def run_study(board: Board, *, jobs: int | Literal["auto"] = "auto", device: Dev
     check_memory(_most_memory(folder, device, cache), count)
     make_directory(folder.path)
     with lock(folder.path):
-        folder.begin()
-        board.begin()
-        queue = Queue(folder.left, folder.study.seeds)
         try:
             with interrupts.handled():
+                folder.begin()
+                board.begin()
+                queue = Queue(folder.left, folder.study.seeds)
                 if count > 1:
                     del cache  # each process has its own
                     Pool(count, device, board, interrupts, _plugin_files(folder.left)).run(queue)

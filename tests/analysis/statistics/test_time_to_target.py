@@ -76,6 +76,13 @@ def test_the_first_evaluation_that_reaches_the_value_counts(study: Study) -> Non
     assert analysis.time_to_target(study, "mean_percent", 60.1)["step"].eq(math.inf).all()
 
 
+def test_a_target_below_the_accuracy_before_training_is_told(study: Study) -> None:
+    told = "All runs reached it at step 0, before any training; percentages run from 0 to 100."
+    for value, wanted in ((0.5, True), (60, False)):
+        (table,) = analysis.target_tables(study, "mean_percent", value)
+        assert (told in str(table.caption)) == wanted
+
+
 def test_the_median_of_an_even_number_of_steps_is_not_rounded(tmp_path: Path) -> None:
     study = study_of(tmp_path / "made", {("slow", 1): [0, 60, 60], ("slow", 2): [0, 0, 60]}, at=["steps"])
     (table,) = analysis.target_tables(study, "mean_percent", 60)

@@ -1460,3 +1460,20 @@ def test_an_interrupt_while_a_cell_is_written_starts_no_other(
     monkeypatch.setattr(Recorder, "close", interrupted)
     outcome = fedsim.study(SMALLEST, ["run.stop.steps=3"], out=tmp_path, jobs=1)
     assert (outcome.done, outcome.interrupted) == (1, True)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_while_a_study_begins_leaves_one_that_can_be_continued(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = StudyFolder.begin
+
+    def interrupted(folder: StudyFolder) -> None:
+        signal.raise_signal(signal.SIGINT)
+        begin(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyFolder, "begin", interrupted)
+        outcome = fedsim.study(SMALLEST, ["run.stop.steps=3"], out=tmp_path, jobs=jobs)
+    assert (outcome.done, outcome.interrupted) == (0, True)
+    assert fedsim.study(SMALLEST, ["run.stop.steps=3"], out=tmp_path, jobs=jobs).done == 4
