@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedsim import plugins
+from fedsim.analysis.opening.points import Point
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEWEST
 from fedsim.analysis.statistics.paired.significance import ALPHA, holm, t_test
@@ -100,20 +101,22 @@ class ClaimResult:
 
 
 @arguments.checked
-def claim_results(study: Study, claims: Sequence[str] | None = None) -> list[ClaimResult]:
+def claim_results(study: Study, claims: Sequence[str] | None = None, at: Point = "end") -> list[ClaimResult]:
     """Test `claims`, by default those of the study's `[published]`, at each combination of levels of the other axes.
 
-    A claim is `column: a < b, c < *`, or `column: a = b ± 2`, with or without ` for axis=level` behind it. Pairs are
-    compared seed by seed (Student's t); p values are corrected for all pairs of all claims (Holm). Raises ConfigError
-    for a claim that cannot be read or names unknown levels or metrics, FolderError if `claims` is None and the study
-    has no `[published]`.
+    Runs are compared at the point `at`, see `Study.frame`. A claim is `column: a < b, c < *`, or `column: a = b ± 2`,
+    with or without ` for axis=level` behind it. Pairs are compared seed by seed (Student's t); p values are corrected
+    for all pairs of all claims (Holm). Raises ConfigError for a claim that cannot be read or names unknown levels or
+    metrics, FolderError if `claims` is None and the study has no `[published]`.
     """
     parsed = published_of(study).parsed() if claims is None else _parsed(study, claims)
-    frame = frame_of(study, (claim.column for group in parsed.values() for claim in group))
+    columns = [claim.column for group in parsed.values() for claim in group]
+    axes = {text: _axis_of(study, group[0]) for text, group in parsed.items()}
+    frames = {axis: frame_of(study, columns, at, axis) for axis in dict.fromkeys(axes.values())}
     results = [
         ClaimResult(text, others, pairs)
         for text, group in parsed.items()
-        for others, pairs in _tested(study, frame, group)
+        for others, pairs in _tested(study, axes[text], frames[axes[text]], group)
     ]
     corrected = iter(holm([pair.p_value() for result in results for pair in result.pairs]).tolist())
     return [
@@ -132,16 +135,20 @@ def _parsed(study: Study, claims: Sequence[str]) -> dict[str, tuple[Claim]]:
     return {claim: (parse_claim(claim),) for claim in claims}
 
 
+def _axis_of(study: Study, claim: Claim) -> str:
+    axis = axis_of(claim, study.axes)
+    if axis is None:
+        raise FolderError(f"{study.folder}: a claim names levels of no single axis: {claim}")
+    return axis
+
+
 def _tested(
-    study: Study, frame: pd.DataFrame, claims: Sequence[Claim]
+    study: Study, axis: str, frame: pd.DataFrame, claims: Sequence[Claim]
 ) -> Iterator[tuple[dict[str, str], tuple[ClaimedPair, ...]]]:
     """Yield the levels of the axes that a statement is not about, and the pairs of its claims there.
 
     Claims for levels without a run have pairs without differences.
     """
-    axis = axis_of(claims[0], study.axes)
-    if axis is None:
-        raise FolderError(f"{study.folder}: a claim names levels of no single axis: {claims[0]}")
     left = dict.fromkeys(claims)
     for others, part in combinations(study, frame, axis):
         by_level = {str(level): rows.set_index("seed") for level, rows in part.groupby(axis, sort=False)}

@@ -106,12 +106,12 @@ def published_of(study: Study) -> PublishedSection:
     return study.published
 
 
-def frame_of(study: Study, named: Iterable[str], at: Point = "end") -> pd.DataFrame:
-    """Return a row per finished cell, with a column for each of the named metrics and clients of `[published]`."""
+def frame_of(study: Study, named: Iterable[str], at: Point = "end", axis: str | None = None) -> pd.DataFrame:
+    """Return the rows of `Study.frame`, with a column for each of the named metrics and clients of `[published]`."""
     columns = list(dict.fromkeys(named))
     clients = study.published.clients if study.published else {}
-    frame = study.frame([column for column in columns if column not in clients], at)
-    groups = study.at_point(at) if clients.keys() & columns else ()
+    frame = study.frame([column for column in columns if column not in clients], at, axis=axis)
+    groups = study.at_point(at, axis=axis) if clients.keys() & columns else ()
     windows = {(*cell.levels.values(), cell.seed): window for group in groups for cell, _, window in group}
     for column in columns:
         if column in clients:

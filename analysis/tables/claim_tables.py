@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from fedsim.analysis.opening.points import Point, place_of
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.claims import ClaimedPair, ClaimResult, claim_results
 from fedsim.analysis.statistics.paired.differences import t_interval
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 
 @arguments.checked
-def claim_table(study: Study, claims: Sequence[str]) -> Table:
+def claim_table(study: Study, claims: Sequence[str], at: Point = "end") -> Table:
     """Return the difference, the corrected p value and the verdict of each pair of levels that `claims` order.
 
     Claims are tested as `claim_results` does, whose errors this raises.
     """
-    results = claim_results(study, claims)
-    table = ruled_table(f"{study.name}{conditions(study)}", _note(results))
+    results = claim_results(study, claims, at)
+    table = ruled_table(f"{study.name}, {place_of(at)}{conditions(study, at)}", _note(results))
     axes = _other_axes(results)
     for heading in ("claim", *axes, "verdict", "difference", "p Holm"):
         table.add_column(shown(heading), overflow="fold", justify="right" if heading == "p Holm" else "left")

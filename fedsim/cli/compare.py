@@ -208,15 +208,15 @@ def _beside_paper(first: Path, second: Path | None, what: Questions) -> Iterable
 
 
 def _of_claims(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
-    more = _beyond(what, {"last", "split"})
-    if second is not None or more:
+    more, points = _beyond(what, {"at", "last", "split"}), what.at or ["end"]
+    if second is not None or more or len(points) > 1:
         raise ConfigError(
-            "--claim: it is about one study, and takes no other study or option but --last and --split; found "
-            f"{more or second}"
+            "--claim: it is about one study at one point, and takes no other study or option but --at, --last and "
+            f"--split; found {more or second or ' and '.join(points)}"
         )
     study = analysis.open_study(first)
     _require_finished(study)
-    return [analysis.claim_table(study.asked(what.of_studies()), what.claims or [])]
+    return [analysis.claim_table(study.asked(what.of_studies()), what.claims or [], points[0])]
 
 
 def _beyond(what: Questions, allowed: set[str]) -> str:

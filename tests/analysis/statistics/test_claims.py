@@ -188,6 +188,26 @@ def test_claims_of_a_reader_are_tested_as_those_of_a_paper(tmp_path: Path) -> No
     assert len(papers) == 3
 
 
+def test_claims_are_tested_at_a_point_that_the_runs_share(tmp_path: Path) -> None:
+    """Both gain 4 points a step and `long` runs for twice as many; at equal steps `short` is ahead by its start."""
+
+    def run_of(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        steps = np.arange(11 if levels["rule"] == "long" else 6)
+        start = 0.1 if levels["rule"] == "long" else 0.2
+        return {
+            "evals": evals_table(np.repeat((start + 0.04 * steps + 0.001 * seed)[:, None], 2, axis=1), n=1000)
+        }
+
+    study = write_study(tmp_path / "s", run_of, axes={"rule": ("long", "short")}, seeds=SEEDS)
+    for at, wanted in (("end", -10), ("steps", 10), ("steps=4", 10)):
+        (result,) = analysis.claim_results(study, ["mean_percent: long < short"], at)
+        assert result.pairs[0].differences == pytest.approx([wanted] * len(SEEDS))
+    assert (
+        str(analysis.claim_table(study, ["mean_percent: long < short"], "steps=4").title)
+        == "s, after 4 steps"
+    )
+
+
 def test_each_claim_of_a_reader_may_be_about_another_axis(tmp_path: Path) -> None:
     results = analysis.claim_results(study_of(tmp_path), [ORDERS[0], "std_percent: one < two"])
     assert [(r.others, len(r.pairs)) for r in results] == [

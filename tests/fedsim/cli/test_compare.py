@@ -229,6 +229,11 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
             ConfigError,
             "found --by, --test",
         ),
+        (
+            (studies[0], "--claim", "gini: a < b", "--at", "end", "--at", "time"),
+            ConfigError,
+            "about one study at one point, .* found end and time",
+        ),
         ((studies[0], "--published", "--target", "gini=1"), ConfigError, "option but --last; found --target"),
         ((one, several), ConfigError, "expected two runs, found 4"),
         ((studies[0], one), FolderError, "is not the folder of a study"),
