@@ -13,9 +13,10 @@ from fedsim.analysis.opening.points import place_of
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.report.document import Block, Column, Heading, Table, Text, frame_table
 from fedsim.analysis.statistics.paired.differences import PairedDifference
+from fedsim.analysis.statistics.paired.significance import NAME_OF
 from fedsim.analysis.statistics.time_to_target import Unit
 from fedsim.analysis.tables.difference_tables import LEAST_P, conditions
-from fedsim.analysis.tables.headings import heading_of
+from fedsim.analysis.tables.headings import heading_of, heading_of_difference
 from fedsim.analysis.tables.published_tables import note_on_rows, published_frames
 from fedsim.analysis.tables.target_tables import SPREAD, target_frames, target_notes, title_of
 from fedsim.common.errors import ConfigError, RunError
@@ -71,10 +72,12 @@ def difference_block(
 ) -> Table:
     """Return comparisons of one metric at one point as a table.
 
-    The caption says `what` is compared, by default the difference from the baseline.
+    The caption says `what` is compared, by default the difference from the baseline, and names the test.
     """
     first = differences[0]
-    unit = heading_of(first.metric)
+    unit = ", ".join(filter(None, heading_of_difference(first.metric)))
+    several = "comparisons" if first.family != 1 else "comparison"
+    test = f"p Holm is that of the {NAME_OF[first.test]}, corrected for {first.family} {several}"
     what = what or f"level minus {first.baseline}"
     others = [axis for axis in study.axes if axis != first.axis]
     columns = (
@@ -85,7 +88,7 @@ def difference_block(
         *(replace(number, heading=number.heading.format(test=first.test)) for number in _NUMBERS),
     )
     rows = tuple(_row(each, others) for each in differences)
-    return Table(name, f"{unit}, {what} {place_of(first.at)}", columns, rows)
+    return Table(name, f"{unit}, {what} {place_of(first.at)}; {test}", columns, rows)
 
 
 def _row(each: PairedDifference, others: Sequence[str]) -> tuple[object, ...]:

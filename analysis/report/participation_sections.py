@@ -192,7 +192,9 @@ def _measures(study: Study, measures: pd.DataFrame) -> Table:
     }
     columns = [*map(Column, study.axes or ("study",)), Column("seeds")]
     for name, of in statistics.items():
-        columns += [Column(heading_of(name), 3), Column("s.d.", 3), Column("of seeds")][: len(of)]
+        wide = name.startswith("spearman")
+        columns += [Column(heading_of(name), 3, wide=wide), Column("s.d.", 3, wide=wide)]
+        columns += [Column("of seeds", wide=wide)] * ("count" in of)
     parts = measures.groupby(list(study.axes), sort=False) if study.axes else [((study.name,), measures)]
     rows = []
     for key, part in parts:

@@ -241,9 +241,18 @@ def _differences_at(at: Point, study: Study, axis: str, metrics: Sequence[str]) 
         yield Text(notes(list(chain.from_iterable(by_metric.values()))), "note")
     for metric, each in families:
         yield difference_block(f"differences-{names[metric]}", each, study)
-        for found in by_axis(interactions(study, metric, at)):
-            name = _file_name("interactions", found[0].axis, names[metric])
-            yield difference_block(name, found, study, interaction_of(study, found))
+        yield from _interactions_at(at, study, metric, names[metric])
+
+
+def _interactions_at(at: Point, study: Study, metric: str, name: str) -> Iterator[Block]:
+    try:
+        tables = by_axis(interactions(study, metric, at))
+    except RunError as error:
+        yield Text(f"Interactions in {heading_of(metric)} not compared: {error}.", "note")
+        return
+    for found in tables:
+        file_name = _file_name("interactions", found[0].axis, name)
+        yield difference_block(file_name, found, study, interaction_of(study, found))
 
 
 def _file_name(*parts: str) -> str:

@@ -122,7 +122,7 @@ def test_tables_hold_the_differences_to_the_last_digit(study: Study, tmp_path: P
     assert [row["dropout"] for row in rows] == ["none", "high"]
     for row, each in zip(rows, found, strict=True):
         assert each.interval is not None
-        assert float(row["mean difference of mean accuracy, %"]) == each.mean
+        assert float(row["mean difference of mean accuracy, points"]) == each.mean
         assert (float(row["95 % low"]), float(row["95 % high"])) == each.interval
         assert float(row["p rank, not corrected"]) == each.p_value
         assert int(row["seeds"]) == each.n
