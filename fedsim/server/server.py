@@ -377,8 +377,8 @@ class Server:
         )
         return stack, replace(stack, grams=history.of_rule(grams))
 
-    def _diverged(self, problem: str, stack: Stack, rows: Rows) -> RunError:
-        return diverged(problem, stack.step, self.spec.rule, stack.clients[: stack.m], rows)
+    def _diverged(self, problem: str, stack: Stack, rows: Rows, hint: str = "") -> RunError:
+        return diverged(problem, stack.step, self.spec.rule, stack.clients[: stack.m], rows, hint)
 
     def _weigh(self, stack: Stack, rows: Rows) -> tuple[Direction, State]:
         if self.algorithm.needs.losses and not np.isfinite(stack.losses[: stack.m]).all():
@@ -390,5 +390,6 @@ class Server:
             message = f"step {stack.step}, rule {self.spec.rule!r}, clients {clients}: {error}"
             raise SolverError(message, error.matrix) from error
         if fault := fault_in_weights(direction, stack):
-            raise self._diverged(fault, stack, rows)
+            hint = "Does the rule divide by 0, overflow, or use a number that is not known (NaN)? "
+            raise self._diverged(fault, stack, rows, hint)
         return direction, state

@@ -91,13 +91,13 @@ def _too_long(arrivals: StepInput, i: int, norms: NDArray[np.float64], limit: fl
     )
 
 
-def diverged(problem: str, step: int, rule: str, clients: Ints, rows: Rows) -> RunError:
-    """Return the error for a step whose result is not finite although its rows [m] x [P] are."""
+def diverged(problem: str, step: int, rule: str, clients: Ints, rows: Rows, hint: str = "") -> RunError:
+    """Return the error for a step whose result is not finite although its rows [m] x [P] are, with what may help."""
     norms = np.array([update_norm(row) for row in rows])
     i = int(np.argmax(norms))
     return RunError(
         f"step {step}, rule {rule!r}: {problem}; the longest update of the step is client {clients[i]}'s, with norm "
-        f"{norms[i]:.6g}. Where updates grow, a smaller train.lr or a limit in [bad_updates] helps"
+        f"{norms[i]:.6g}. {hint}Where updates grow, a smaller train.lr or a limit in [bad_updates] helps"
     )
 
 

@@ -78,7 +78,8 @@ ALWAYS = {"scenario": "always_on", "horizon": "2h"}
         ("None", "expected a Direction, found NoneType"),
         (
             "Direction(np.full(s.n, np.nan))",
-            r"step 0, rule '.*mine': weights that are not finite \(nan for the update of client \d+\); the longest",
+            r"step 0, rule '.*mine': weights that are not finite \(nan for the update of client \d+\); the longest .*"
+            r"\. Does the rule divide by 0, overflow, or use a number that is not known",
         ),
         (
             "Direction(s.grams[0].sum(axis=0))",
