@@ -68,6 +68,10 @@ def _show_kind(kind: str) -> None:
         except Error as error:  # of one package: the others can be used
             told = f"cannot be used: {error}"
         table.add_row(title, shown(told))
+    for name, points in plugins.entry_points(kind, taken=True).items():
+        for point in points:
+            told = f"cannot be used by its name, which fedsim itself has: write {point.value!r}"
+            table.add_row(f"{name} ({point.dist and point.dist.name})", shown(told))
     Terminal().print(table)
 
 

@@ -82,13 +82,16 @@ def shipped(kind: str) -> set[str]:
 
 
 @cache
-def entry_points(kind: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
-    """Return the entry points of other distributions by name, except for names of shipped plug-ins."""
+def entry_points(kind: str, *, taken: bool = False) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
+    """Return the entry points of other distributions by name, except for names of shipped plug-ins.
+
+    With `taken`, those with names of shipped plug-ins, which no configuration can use by name.
+    """
     import importlib.metadata  # slow: reads the metadata of all installed distributions
 
     points: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=KINDS[kind].group):
-        if point.name not in shipped(kind):
+        if (point.name in shipped(kind)) == taken:
             points.setdefault(point.name, []).append(point)
     return points
 

@@ -338,6 +338,20 @@ def test_a_broken_package_is_listed_among_the_others(site: Path, capsys: pytest.
     assert "uniform Choose" in printed
 
 
+def test_a_package_with_a_shipped_name_is_listed_with_the_name_that_it_can_be_used_by(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(site, "another-average", "strong_rules_8", "fedsim.rules", "fedavg")
+    with pytest.raises(SystemExit):
+        main(["list", "rules"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "fedavg (another-average) cannot be used by its name, which fedsim itself has: write "
+        "'strong_rules_8:strongest'" in printed
+    )
+    assert plugins.factory("rule", "strong_rules_8:strongest")
+
+
 def test_a_name_of_two_packages_is_refused_and_a_shipped_plug_in_comes_first(site: Path) -> None:
     installed(site, "strong-rules", "strong_rules_4", "fedsim.rules", "strongest")
     installed(site, "stronger-rules", "strong_rules_5", "fedsim.rules", "strongest")
