@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsim.common.errors import Error
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.attack import rememberers
 from fedsim.training.attacked_jobs import Attackers, Jobs, Kept, Results
@@ -248,12 +249,21 @@ class Workbench(LoadedModel):
     def _called(self, function: Callable[..., Any], local: ClientTools, params: Tensor, kept: Kept) -> Any:
         """Call a client method's function with copies of vectors and rows, which other jobs and evaluations share.
 
-        Seed torch's generators if the model or the method may draw from them.
+        Seed torch's generators if the model or the method may draw from them. What it raises is noted to be of the
+        client.
         """
         self.module.train()  # the previous job or evaluation may have left another mode
         local.rows = local.rows.clone()
         with self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext():
-            return function(local, params.clone(), None if kept is None else kept.to(self.device, copy=True))
+            try:
+                return function(
+                    local, params.clone(), None if kept is None else kept.to(self.device, copy=True)
+                )
+            except Exception as error:
+                if not isinstance(error, Error):  # whose message names the client
+                    job = f" in job {local.job.id}" if local.job.id >= 0 else ""
+                    error.add_note(f"The client method raised this for client {local.job.client}{job}.")
+                raise
 
     def evaluate_personal(self, params: Tensor, kept: Sequence[Kept], split: str, first: int) -> Scores:
         """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -710,6 +711,21 @@ def test_an_exception_in_the_middle_of_a_run_says_how_it_goes_on(mine: Any, tmp_
     (note,) = raised.value.__notes__
     assert "failed at step 2" in note
     assert f"fedsim resume {tmp_path / 'small'}; if the cause is in the configuration" in note
+
+
+def test_an_exception_of_a_client_method_names_the_client_and_the_job(mine: Any, tmp_path: Path) -> None:
+    name = mine(
+        "seen = []\n"
+        "    def train(local, start, kept):\n"
+        "        seen.append(1)\n"
+        "        return 1 / (7 - len(seen)) and Trained(*local.sgd(start))\n"
+        "    return ClientMethod(train)"
+    )
+    with pytest.raises(ZeroDivisionError) as raised:
+        simulate(small(client={"name": name}, world=ALWAYS), out=tmp_path, workers=0)
+    told, how_to_go_on = raised.value.__notes__
+    assert re.fullmatch(r"The client method raised this for client \d+ in job \d+\.", told)
+    assert "failed at step" in how_to_go_on
 
 
 ENDS: dict[str, tuple[str, str, str]] = {

@@ -77,7 +77,7 @@ def test_commands_are_grouped_by_task(
     assert shown == {
         "Run:": ["init", "run", "plan", "study"],
         "Continue and repeat:": ["resume", "fork", "replay", "verify"],
-        "Look:": ["runs", "report", "compare", "audit", "export", "list"],
+        "Look:": ["runs", "report", "compare", "clients", "audit", "export", "list"],
         "Worlds:": ["trace"],
         "Check:": ["check", "schema"],
     }
