@@ -31,7 +31,7 @@ from fedsim.plugins.factories import (
     smaller_is_better,
     summary,
 )
-from fedsim.plugins.kinds import KINDS, Kind, distribution, entry_points, names, shipped
+from fedsim.plugins.kinds import KINDS, Kind, distribution, entry_points, installed_file, names, shipped
 from fedsim.plugins.loading import Source, provide, read_once, sources
 from fedsim.plugins.python_objects import GIVEN, all_given, given, is_given, keep_given
 
@@ -50,6 +50,7 @@ __all__ = [
     "factory",
     "given",
     "idle_options",
+    "installed_file",
     "is_given",
     "keep_given",
     "keep_line",

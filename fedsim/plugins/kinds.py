@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -94,6 +96,36 @@ def entry_points(kind: str, *, taken: bool = False) -> Mapping[str, Sequence[imp
         if (point.name in shipped(kind)) == taken:
             points.setdefault(point.name, []).append(point)
     return points
+
+
+def installed_file(name: str) -> Path | None:
+    """Return the file with the function of an installed package that a plug-in names, and run none of its code.
+
+    None for a shipped plug-in, and if there is no such file.
+
+    Args:
+        name: that of an entry point, or `package.module:function`.
+    """
+    if any(name in shipped(kind) for kind in KINDS):
+        return None
+    points = [] if ":" in name else [point for kind in KINDS for point in entry_points(kind).get(name, ())]
+    values = [name] if ":" in name else [point.value for point in points]
+    found = (_file_of(value.partition(":")[0]) for value in values)
+    return next((file for file in found if file is not None), None)
+
+
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module, looked up without an import of the packages that it is in."""
+    top, *inner = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not inner:
+        return None if spec is None or spec.origin is None else Path(spec.origin)
+    places = [Path(place).joinpath(*inner) for place in spec.submodule_search_locations or ()]
+    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def distribution(kind: str, name: str) -> str | None:

@@ -17,6 +17,8 @@ from threadpoolctl import threadpool_info
 from fedsim import plugins
 from fedsim.common.files import sha256
 
+_PLUGIN_KEYS = {"name", "scenario", "metric"}
+"""The keys of tables that name a plug-in."""
 _PACKAGES = ("fedsim", "torch", "torchvision", "numpy", "scipy", "ray", "pyarrow", "simpy", "pydantic")
 
 
@@ -34,13 +36,31 @@ def _version(package: str) -> str:
 
 
 def code(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the sha256 of each plug-in file in a resolved configuration, by its path there, as runs read it."""
-    return {path: source.sha256 for path, source in plugin_files(config).items()}
+    """Return the sha256 of the file of each plug-in in a resolved configuration that fedsim does not ship.
+
+    They are named as there: by a path, whose file is as runs read it, or by a name of an installed package.
+    """
+    files = {path: source.sha256 for path, source in plugin_files(config).items()}
+    named = [name for name in _names(config) if not (".py:" in name or plugins.is_given(name))]
+    installed = {name: plugins.installed_file(name) for name in named}
+    return files | {name: sha256(file) for name, file in installed.items() if file is not None}
 
 
 def plugin_files(config: Mapping[str, Any]) -> dict[str, plugins.Source]:
     """Return the plug-in files in a resolved configuration by their paths there, as runs read them."""
     return plugins.sources(text for text in _texts(config) if Path(text.rpartition(":")[0]).is_file())
+
+
+def _names(value: Any, depth: int = 0) -> Iterator[str]:
+    """Yield what may be the name of a plug-in in the tables of a configuration, whose own name is none."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key in _PLUGIN_KEYS and isinstance(inner, str) and depth:
+                yield inner
+            yield from _names(inner, depth + 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _names(inner, depth + 1)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -14,6 +14,7 @@ import tomli_w
 from fedsim import plugins
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError
+from fedsim.records import environment
 from fedsim.server.rule_factory import build_rule
 from rule_calls import combine
 from small import small
@@ -323,6 +324,32 @@ def test_an_entry_point_is_checked_as_code_that_fedsim_does_not_ship(
     monkeypatch.setenv(plugins.ONLY_SHIPPED, "1")
     with pytest.raises(ConfigError, match="refuses it"):
         plugins.factory("rule", "strongest")
+
+
+@pytest.mark.parametrize("name", ["strongest", "strong_rules_9:strongest"])
+def test_an_edited_plug_in_of_a_package_is_told(site: Path, name: str) -> None:
+    installed(site, "strong-rules", "strong_rules_9", "fedsim.rules", "strongest")
+    wrap = [{"name": "server_opt"}]
+    config = {"name": "strongest", "algorithm": {"name": name, "wrap": wrap}, "task": {"name": "digits"}}
+    before = {"code": environment.code(config)}
+    assert list(before["code"]) == [name]
+    assert environment.changed(before, config) == []
+    with (site / "strong_rules_9.py").open("a") as file:
+        file.write("# edited\n")
+    assert environment.changed(before, config) == [f"{name} edited"]
+    assert "strong_rules_9" not in sys.modules, "to look for the file is not to run it"
+
+
+def test_a_plug_in_in_a_package_within_a_package_is_found(site: Path) -> None:
+    inner = site / "outer_9" / "inner"
+    inner.mkdir(parents=True)
+    for file in (site / "outer_9" / "__init__.py", inner / "__init__.py", inner / "rules.py"):
+        file.write_text("raise ImportError\n")
+    assert plugins.installed_file("outer_9.inner.rules:best") == inner / "rules.py"
+    assert plugins.installed_file("outer_9.inner:best") == inner / "__init__.py"
+    assert plugins.installed_file("outer_9.other:best") is None
+    assert plugins.installed_file("no_such_package_9.other:best") is None
+    assert plugins.installed_file("fedavg") is None
 
 
 def test_a_broken_package_is_listed_among_the_others(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
