@@ -156,17 +156,8 @@ def _over_seeds(study: Study, groups: pd.DataFrame) -> pd.DataFrame:
     for key, name, part in groups_of_levels(study, groups):
         spread = spread_of(part["mean_percent"].to_numpy(dtype=float))
         numbers = [spread[each] for each in ("mean", "low", "high", "std")]
-        rows.append(
-            (
-                *key,
-                part["by"].iloc[0],
-                name,
-                len(part),
-                *numbers,
-                part["clients"].min(),
-                part["clients"].max(),
-            )
-        )
+        sizes = part["clients"].min(), part["clients"].max()
+        rows.append((*key, part["by"].iloc[0], name, len(part), *numbers, *sizes))
     spreads = ["mean_percent", "low", "high", "std_percent"]
     names = [*study.axes, "by", "group", "seeds", *spreads, "fewest", "most"]
     return pd.DataFrame(rows, columns=names)

@@ -285,9 +285,8 @@ def _study_groups(study: Study, groups: pd.DataFrame, measures: pd.DataFrame) ->
         means = [
             _over_seeds(part[each], seeds[key]) for each in ("mean_percent", "mean_over_samples_percent")
         ]
-        table.add_row(
-            *map(shown, [*map(str, key), name, from_to(part["clients"].min(), part["clients"].max()), *means])
-        )
+        clients = from_to(part["clients"].min(), part["clients"].max())
+        table.add_row(*map(shown, [*map(str, key), name, clients, *means]))
     return table
 
 

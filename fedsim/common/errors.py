@@ -125,10 +125,8 @@ def closest(name: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     """
     names = sorted(known)
     near = difflib.get_close_matches(name, [*names, *others], n=5, cutoff=0.75)
-    near = sorted(near, key=lambda each: sorted(each) != sorted(name))[
-        :1
-    ]  # first a name of the same letters: `fedvf`
-    near = near or [
+    near = sorted(near, key=lambda each: sorted(each) != sorted(name))  # `fedfv` has the letters of `fedvf`
+    near = near[:1] or [
         each for each in names if name in each.split("_")
     ]  # `median` is one of `coordinate_median`
     near = near or difflib.get_close_matches(name, [*names, *others], n=1, cutoff=0.6)
