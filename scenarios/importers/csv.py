@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from fedsim.scenarios.importers.reading.interval_tables import (
     TimeColumns,
     Unit,
     dated,
+    named,
     plain_trace,
     row_problem,
     time_columns,
@@ -35,6 +36,8 @@ from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
 
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}")
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d{1,2})?")
 _SEPARATORS = (";", "\t", "|", ",", " ")
 
 
@@ -47,6 +50,7 @@ def csv(
     outside: Literal["offline", "unknown"] = "offline",
     order: Literal["first", "name"] = "first",
     merge: bool = False,
+    facts: str = "",
     separator: str = ",",
 ) -> Importer:
     """Intervals from tables with the columns client, start, end, kind and value; clients of one name are one client.
@@ -67,9 +71,11 @@ def csv(
         order: how clients are numbered: by their "first" rows, or by "name" as a Task of your own data does.
         merge: join intervals of one client and kind that overlap or meet, but not those of speeds; otherwise intervals
             that overlap are refused.
+        facts: columns, separated by commas, with a fact about each client that is the same in all its rows, such as
+            region; reports group the clients by them.
         separator: the character that separates cells.
     """
-    options = Plain(unit, kind, horizon, after_end, outside, order, merge)
+    options = Plain(unit, kind, horizon, after_end, outside, order, merge, named(facts))
     if len(separator) != 1 or separator in '"\r\n':
         raise ConfigError(f"importer option 'separator': expected one character, found {separator!r}")
     return Importer(
@@ -106,6 +112,14 @@ def _check_separator(header: Sequence[str], source: Source, separator: str) -> N
         )
 
 
+def _typed(cells: Sequence[str | None]) -> list[Any]:
+    """Return cells as whole numbers, else as numbers, else as they are: `07` is a text, since it is no other number."""
+    for kind, pattern in ((int, _WHOLE), (float, _NUMBER)):
+        if all(cell is None or pattern.fullmatch(cell) for cell in cells):
+            return [None if cell is None else kind(cell) for cell in cells]
+    return list(cells)
+
+
 class _Rows:
     """Growing columns of a table; times in microseconds."""
 
@@ -116,6 +130,7 @@ class _Rows:
         self.kind: list[str] = []
         self.value: list[float] = []
         self.place: list[str] = []
+        self.facts: dict[str, list[str | None]] = {}
         self.dates: bool | None = None
         self._zones: set[timedelta | None] = set()
 
@@ -130,9 +145,9 @@ class _Rows:
                     f"{source.name}, line {each.line}: expected {len(header)} cells, found {len(each.cells)}: put a "
                     f"cell that holds {separator!r} in quotes, and write decimals with a point"
                 )
-        times = time_columns(header, source.name, options.unit)
+        times = time_columns(header, source.name, options.unit, options.facts)
         wanted = ["client", times["start"][0], times["end"][0]]
-        optional: list[str] = [name for name in ("kind", "value") if name in header]
+        optional = [*(name for name in ("kind", "value") if name in header), *options.facts]
         lines, cells = columns(source, [*wanted, *optional], separator)
         dates = any(_DATE.search(time) for time in (*cells[1][:1], *cells[2][:1]))
         if dates:
@@ -145,14 +160,17 @@ class _Rows:
         for line, row in zip(lines, zip(*cells, strict=True), strict=True):
             cell = dict(zip(["client", "start", "end", *optional], row, strict=True))
             with problems.caught():
-                self._row(cell, f"{source.name}, line {line}", times, options.kind)
+                self._row(cell, f"{source.name}, line {line}", times, options)
 
     def table(self, name: str) -> PlainTable:
         start, end = (np.array([round(t) for t in times], np.int64) for times in (self.start, self.end))
         values, place = np.array(self.value), self.place.__getitem__
-        return PlainTable(name, self.client, start, end, self.kind, values, place, bool(self.dates))
+        facts = {name: _typed(cells) for name, cells in self.facts.items()}
+        return PlainTable(
+            name, self.client, start, end, self.kind, values, place, bool(self.dates), facts=facts
+        )
 
-    def _row(self, cell: dict[str, str], place: str, times: TimeColumns, default: str) -> None:
+    def _row(self, cell: dict[str, str], place: str, times: TimeColumns, options: Plain) -> None:
         if not cell["client"]:
             raise TraceError(f"{place}: expected a client, found none")
         start, end = (
@@ -161,7 +179,7 @@ class _Rows:
             else number(cell[time], f"{place}, {name!r}") * UNITS_US[unit]
             for time, (name, unit) in times.items()
         )
-        kind, text = cell.get("kind") or default, cell.get("value", "")
+        kind, text = cell.get("kind") or options.kind, cell.get("value", "")
         value = math.nan if missing(text) else number(text, f"{place}, 'value'")
         if problem := row_problem((start, end), kind, value, (cell["start"], cell["end"]), times):
             raise TraceError(f"{place}, client {cell['client'][:80]!r}: {problem}")
@@ -171,6 +189,8 @@ class _Rows:
         self.kind.append(kind)
         self.value.append(value)
         self.place.append(place)
+        for name in options.facts:
+            self.facts.setdefault(name, []).append(None if missing(cell[name]) else cell[name])
 
     def _date_us(self, text: str, place: str) -> float:
         """Return a date as microseconds of local time from 1970. Raises TraceError, also for a second time zone."""

@@ -24,6 +24,7 @@ from fedsim.scenarios.importers.reading.interval_tables import (
     PlainTable,
     Unit,
     dated,
+    named,
     plain_trace,
     row_problem,
     time_columns,
@@ -41,6 +42,7 @@ def parquet(
     outside: Literal["offline", "unknown"] = "offline",
     order: Literal["first", "name"] = "first",
     merge: bool = False,
+    facts: str = "",
 ) -> Importer:
     """Intervals from a Parquet file: a trace, which stays as it is, or a table with the columns of the importer `csv`.
 
@@ -56,10 +58,14 @@ def parquet(
         order: how clients are numbered: by their "first" rows, or by "name" as a Task of your own data does.
         merge: join intervals of one client and kind that overlap or meet, but not those of speeds; otherwise intervals
             that overlap are refused.
+        facts: columns, separated by commas, with a fact about each client that is the same in all its rows, such as
+            region; reports group the clients by them.
     """
     return Importer(
         recognises=lambda source: source.data[:4] == b"PAR1",
-        read=partial(_read, options=Plain(unit, kind, horizon, after_end, outside, order, merge)),
+        read=partial(
+            _read, options=Plain(unit, kind, horizon, after_end, outside, order, merge, named(facts))
+        ),
         licence="not told",
         units=f"{unit} to microseconds unless a column's name has another unit; dates from midnight; values unchanged",
     )
@@ -98,7 +104,7 @@ def _trace(source: Source) -> Imported:
 
 def _plain_table(name: str, table: pa.Table, options: Plain) -> PlainTable:
     header = table.column_names
-    times = time_columns(header, name, options.unit)
+    times = time_columns(header, name, options.unit, options.facts)
     clients = [shown(c) if not isinstance(c, int | str) else str(c) for c in _list(table, "client", name)]
     dates = any(_holds_dates(table, column) for column, _ in times.values())
     times = dated(times, name, options.unit) if dates else times
@@ -117,7 +123,12 @@ def _plain_table(name: str, table: pa.Table, options: Plain) -> PlainTable:
             problems.add(f"{name}, row {i} (client {clients[i][:80]!r}): {problem}")
     problems.check()
     start_us, end_us = (np.round(t).astype(np.int64) for t in (start, end))
-    return PlainTable(name, clients, start_us, end_us, kinds, values, lambda row: f"{name}, row {row}", dates)
+    facts = {
+        fact: [None if value != value else value for value in table.column(fact).to_pylist()]
+        for fact in options.facts
+    }
+    place = f"{name}, row {{}}".format
+    return PlainTable(name, clients, start_us, end_us, kinds, values, place, dates, facts=facts)
 
 
 def _list(table: pa.Table, column: str, name: str) -> list[Any]:

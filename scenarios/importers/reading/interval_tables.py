@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
@@ -23,8 +23,17 @@ UNITS_US: dict[Unit, int] = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000
 LONGEST_US = 3.2e15
 EPOCH = datetime(1970, 1, 1)
 _TIMES = ("start", "end")
+_SUFFIXES = [f"_{unit}" for unit in UNITS_US]
 _OFFLINE = "offline"
 """The kind of rows that say when a client is not online; a Trace has no intervals of it."""
+_NO_FACTS = {
+    "id",
+    "client",
+    "kind",
+    "value",
+    *(f"{time}{unit}" for time in _TIMES for unit in ("", *_SUFFIXES)),
+}
+"""Columns that are no facts about clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,15 @@ class Plain:
     outside: Literal["offline", "unknown"]
     order: Literal["first", "name"]
     merge: bool
+    facts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for fact in self.facts:
+            if fact in _NO_FACTS or self.facts.count(fact) > 1:
+                raise ConfigError(
+                    "importer option 'facts': expected different columns of the table's own, found "
+                    f"{', '.join(self.facts)}"
+                )
         if self.kind not in KINDS:
             raise ConfigError(
                 f"importer option 'kind': there is no kind {self.kind!r}{closest(self.kind, KINDS)}"
@@ -55,6 +71,11 @@ class Plain:
         if horizon_us is not None and not 1 <= horizon_us <= LONGEST_US:
             raise ConfigError(f"importer option 'horizon': expected up to 100 years, found {self.horizon!r}")
         return horizon_us
+
+
+def named(columns: str) -> tuple[str, ...]:
+    """Return names that commas separate."""
+    return tuple(name.strip() for name in columns.split(",") if name.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +96,19 @@ class PlainTable:
     dates: bool = False
     origin_us: int = 0
     """From 1970, where times count from if the table has dates."""
+    facts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """By column the value of each row about its client; None where there is none."""
 
 
 TimeColumns = dict[str, tuple[str, Unit | Literal["date"]]]
 """By `start` and `end` the column that holds it, and its unit."""
 
 
-def time_columns(header: Sequence[str], name: str, unit: Unit) -> TimeColumns:
+def time_columns(header: Sequence[str], name: str, unit: Unit, facts: Sequence[str] = ()) -> TimeColumns:
     """Return the columns of a table that hold times, and their units.
 
     The names `start_s`, `start_ms`, ... give the unit; a bare `start` is in `unit`. Raises TraceError for missing,
-    unknown and repeated columns.
+    unknown and repeated columns; `facts` are those of facts about clients.
     """
     if not header:
         raise TraceError(f"{name}: expected a line with the names of columns, found an empty file")
@@ -101,9 +124,15 @@ def time_columns(header: Sequence[str], name: str, unit: Unit) -> TimeColumns:
     if "client" not in header:
         raise TraceError(f"{name}: expected a column 'client', found {shown(list(header))}")
     known = {"client", "kind", "value", *(column for column, _ in chosen.values())}
+    for fact in facts:
+        if fact not in header:
+            raise TraceError(f"{name}: there is no column {shown(fact)} of facts{closest(fact[:80], header)}")
     for column in header:
-        if column not in known:
-            raise TraceError(f"{name}: unknown column {shown(column)}{closest(column[:80], known)}")
+        if column not in known and column not in facts:
+            raise TraceError(
+                f"{name}: unknown column {shown(column)}{closest(column[:80], known)}; --option facts={column} keeps "
+                "a column with one value for each client"
+            )
     if len(set(header)) < len(header):
         raise TraceError(f"{name}: a column twice")
     return chosen
@@ -141,6 +170,7 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
     ids = by_name(found) if options.order == "name" else found
     numbers = {name: i for i, name in enumerate(ids)}
     n, client = len(numbers), np.array([numbers[name] for name in table.clients], np.int64)
+    facts = _facts_of_clients(table, client, n)
     if options.merge:
         table, client = _merged(table, client)
     kind = np.array(table.kinds)
@@ -154,7 +184,7 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
         "horizon_us": horizon_us,
         "after_end": options.after_end,
         "origin": origin,
-        "about": about(ids),
+        "about": about(ids, facts),
     }
     try:
         trace = Trace.of(*columns, **world)
@@ -167,6 +197,24 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
             "by first row; for data of these clients, --option order=name numbers them as the data are"
         )
     return Imported(trace, notes)
+
+
+def _facts_of_clients(table: PlainTable, client: Ints, n: int) -> dict[str, list[Any]]:
+    """Return by column the value [n] of each client. Raises TraceError with each row that has another value."""
+    problems, found = Problems(), {}
+    for name, values in table.facts.items():
+        of_client: list[Any] = [None] * n
+        for row, (who, value) in enumerate(zip(client.tolist(), values, strict=True)):
+            if of_client[who] is None:
+                of_client[who] = value
+            elif value not in (None, of_client[who]):
+                problems.add(
+                    f"{table.place(row)}, client {table.clients[row][:80]!r}: expected the {name} of the rows before, "
+                    f"{shown(of_client[who])}, found {shown(value)}"
+                )
+        found[name] = of_client
+    problems.check()
+    return found
 
 
 def by_name(names: Iterable[str]) -> list[str]:

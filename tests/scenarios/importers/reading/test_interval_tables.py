@@ -224,9 +224,61 @@ def test_another_separator_is_told_with_the_command_that_reads_it(separator):
         assert trace.digest() == imported("csv", {"t.csv": TABLE}).trace.digest()
 
 
+FACTS = "client,start,end,region,beds,ward\nb,0,1,north,61,07\na,1,4,south,33,1\nb,5,7,,61,07\nc,5,7,,40.5,\n"
+
+
+def test_facts_about_clients_are_kept(tmp_path: Path) -> None:
+    about = imported("csv", {"t.csv": FACTS}, facts="region, beds,ward", order="name").trace.about.to_pydict()
+    assert about == {
+        "id": ["a", "b", "c"],
+        "region": ["south", "north", None],
+        "beds": [33, 61, 40.5],
+        "ward": ["1", "07", None],
+    }
+    columns = pd.read_csv(io.StringIO(FACTS), dtype={"ward": str}).to_dict("list")
+    of_parquet = imported(
+        "parquet", as_parquet(tmp_path, **columns), facts="region,beds,ward", order="name"
+    ).trace
+    assert of_parquet.about.to_pydict() == about
+
+
+def test_facts_stay_with_their_clients_where_intervals_are_joined() -> None:
+    table = "client,start,end,region\nx,0,2,north\nx,1,3,\ny,0,1,south\n"
+    trace = imported("csv", {"t.csv": table}, facts="region", merge=True).trace
+    assert trace.about["region"].to_pylist() == ["north", "south"]
+    assert windows(trace, "online") == [(0, 0, 3 * S), (1, 0, S)]
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "said"),
+    [
+        (
+            FACTS,
+            {},
+            "t.csv: unknown column 'region'; known: client, end, kind, start, value; --option facts=region",
+        ),
+        (
+            FACTS,
+            {"facts": "regio,beds,ward"},
+            "t.csv: there is no column 'regio' of facts; did you mean 'region'?",
+        ),
+        (
+            FACTS.replace("b,5,7,,", "b,5,7,nroth,"),
+            {"facts": "region,beds,ward"},
+            "t.csv, line 4, client 'b': expected the region of the rows before, 'north', found 'nroth'",
+        ),
+    ],
+)
+def test_wrong_facts_are_named(table: str, options: dict[str, str], said: str) -> None:
+    assert said in refused("csv", {"t.csv": table}, **options)
+
+
 @pytest.mark.parametrize(
     "options",
     [
+        {"facts": "start_s"},
+        {"facts": "id"},
+        {"facts": "region,region"},
         {"horizon": "long"},
         {"horizon": 0},
         {"kind": "onlin"},
