@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 from fedsim.analysis.opening.evaluation import on_common_clients
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import word_counts
+from fedsim.analysis.report.sentences import listed
+from fedsim.analysis.statistics.waste import USED
 from fedsim.common.arrays import Floats
 from fedsim.common.units import HOUR_US, US, show_us
 from fedsim.records.file_names import WORLD
@@ -22,6 +24,8 @@ _FEW = 3
 """Up to so many runs are named one by one."""
 _LAST = 6
 """Evaluations at the end of a run that show how much its accuracy still moves."""
+_ENOUGH = 3
+"""Updates per client from which on few have no part by chance: 5 % of those that are chosen uniformly."""
 _EARLY = {
     "wall": "was ended by the wall clock, so another machine ends elsewhere",
     "world": "ended early, when nothing more could happen in its world",
@@ -35,10 +39,12 @@ def examine(run: Run) -> tuple[str, ...]:
 
 def doubts(examined: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """Yield a clause for each doubt about runs, from what `examine` says of each by name."""
-    for i, (_, several) in enumerate(_CHECKS):
+    for i, (check, several) in enumerate(_CHECKS):
         found = {name: texts[i] for name, texts in examined.items() if texts[i]}
         if len(found) > _FEW:
             yield f"{len(found)} of {len(examined)} runs {several}"
+        elif check is _absent and len(set(found.values())) == 1:  # the usual case: the world leaves them out
+            yield f"{listed(list(found))} {next(iter(found.values()))}"
         else:
             yield from (f"{name} {text}" for name, text in found.items())
 
@@ -86,6 +92,16 @@ def _learned_nothing(run: Run) -> str:
 def _nonfinite(run: Run) -> str:
     left_out = word_counts(run.jobs["status"]).get("nonfinite", 0)
     return f"left out {left_out:,} updates that were not finite or too long" if left_out else ""
+
+
+def _absent(run: Run) -> str:
+    """Return how many clients a run used no update of, if it used enough for all to have a part by chance."""
+    status, clients = np.asarray(run.jobs["status"].cast("string")), run.training_clients or 0
+    used = run.jobs["client"].to_numpy()[np.isin(status, USED)]
+    absent = clients - len(np.unique(used))
+    if absent <= 0 or len(used) < _ENOUGH * clients:
+        return ""
+    return f"used no update of {absent:,} of the {clients:,} clients"
 
 
 def _unattacked(run: Run) -> str:
@@ -151,6 +167,7 @@ _CHECKS: tuple[tuple[Callable[[Run], str], str], ...] = (
     (_never_evaluated, "were never evaluated"),
     (_learned_nothing, "say nothing about learning"),
     (_nonfinite, "left out updates that were not finite or too long"),
+    (_absent, "used no update of some of their clients"),
     (_unattacked, "were not attacked by an adversary, whose clients had no job in its time"),
     (_outlived, "were longer than their worlds"),
     (_early, "ended early"),

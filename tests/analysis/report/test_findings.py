@@ -148,6 +148,23 @@ def test_clients_that_were_always_online_are_grouped_by_the_use_of_their_updates
     assert said(folder)["participation"].startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("updates", "clients", "told"), [(120, 37, True), (119, 37, False), (120, 40, False)]
+)
+def test_clients_without_a_part_are_counted_if_chance_does_not_explain_them(
+    updates: int, clients: int, told: bool, tmp_path: Path
+) -> None:
+    jobs = jobs_table(
+        client=np.arange(updates) % clients, dispatch_us=np.zeros(updates), end_us=np.ones(updates)
+    )
+    folders = [run_of(tmp_path / name, accuracy(), tables={"jobs": jobs}) for name in "ab"]
+    for folder in folders:
+        file = folder / "config.resolved.toml"
+        file.write_text(f"{file.read_text()}\n[task]\nclients = {K}\n")
+    clause = "a and b used no update of 3 of the 40 clients"
+    assert (clause in said(*folders)["doubts"]) == told
+
+
 def test_a_failed_run_is_named_and_the_others_are_compared(tmp_path: Path) -> None:
     failed = run_of(tmp_path / "bad", status="failed", error="no luck")
     texts = said(failed, run_of(tmp_path / "a", accuracy()), run_of(tmp_path / "b", accuracy(0.05, seed=1)))
