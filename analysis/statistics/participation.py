@@ -12,6 +12,7 @@ from fedsim.analysis.opening.evaluation import Evaluation, latest
 from fedsim.analysis.opening.run import UNSEEN_SPLITS, Run
 from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
 from fedsim.analysis.statistics.waste import USED
+from fedsim.common import arguments
 from fedsim.common.arrays import Floats, Ints
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.records.file_names import CONFIG, WORLD
@@ -36,6 +37,7 @@ _MOST_WORDS = 20
 """A text fact with more distinct values, such as an id, is no grouping by default."""
 
 
+@arguments.checked
 def run_clients(run: Run, split: str | None = None, *, labels: bool = False, last: int = 1) -> pd.DataFrame:
     """Return one row per client with samples of a split (default: the run's), from the last evaluation.
 

@@ -71,7 +71,7 @@ def test_the_command_tests_claims_over_the_last_evaluations_too(study: Study) ->
     claims = [word for claim in CLAIMS for word in ("--claim", claim)]
     assert "+20 [+20, +20]" in compared(study.folder, *claims)
     text = compared(study.folder, *claims, "--last", "2")
-    assert "rules, averaged over the last 2 evaluations" in text
+    assert "rules, at the end of each run, averaged over the last 2 evaluations" in text
     (first, *_) = analysis.claim_results(study.asked({"last": 2}), CLAIMS)
     assert first.pairs[0].differences == pytest.approx(np.full(8, 20.0))
 
@@ -80,9 +80,11 @@ def test_the_command_tests_claims_over_the_last_evaluations_too(study: Study) ->
     "more", [["--metric", "gini"], ["--axis", "rule"], ["--components"], ["--test", "t"]]
 )
 def test_the_command_takes_no_other_question_beside_claims(study: Study, more: list[str]) -> None:
-    with pytest.raises(ConfigError, match="--claim: it is about one study, and takes no other study"):
+    with pytest.raises(
+        ConfigError, match="--claim: it is about one study at one point, and takes no other study"
+    ):
         compared(study.folder, "--claim", CLAIMS[0], *more)
-    with pytest.raises(ConfigError, match="--claim: it is about one study"):
+    with pytest.raises(ConfigError, match="--claim: it is about one study at one point"):
         compared(study.folder, study.folder, "--claim", CLAIMS[0])
     with pytest.raises(ConfigError, match="--published: it compares one study with its paper"):
         compared(study.folder, "--claim", CLAIMS[0], "--published")
